@@ -72,9 +72,9 @@ pub struct Client {
 
 struct Inner {
     pool: Pool,
-    /// Connections to the nearest member, if the options request them.
+    /// Connections to the member with the shortest round trip, if the options request them.
     nearest: Option<Pool>,
-    /// Connections to the members that have the keys of spread caches.
+    /// Connections to single members, for caches whose keys are spread over the members of the cluster.
     members: MemberPools,
     directory: Arc<Directory>,
     options: Arc<Options>,
@@ -482,7 +482,8 @@ impl Clock {
         self.remaining().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Returns the result of `work`. If the deadline passes first, returns a timeout error that states `effect`.
+    /// Returns the result of `work`. If the request's deadline passes first, returns a timeout error that states
+    /// `effect`, the effect of the request on the server.
     pub(crate) async fn within<T>(
         &self,
         effect: Effect,

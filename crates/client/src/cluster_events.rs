@@ -131,9 +131,9 @@ pub struct ClusterEvent {
     pub sequence: u64,
     /// Wall-clock time of the node in microseconds since 1970.
     pub unix_micros: u64,
-    /// The change.
+    /// Change in the cluster that the event reports.
     pub change: ClusterChange,
-    /// Name of the node that the change is about, if the node that answers knows it.
+    /// Name of the node that the change is about; `None` if the node that reports the event does not know the name.
     pub name: Option<String>,
 }
 
@@ -142,7 +142,7 @@ pub struct ClusterEvent {
 pub enum ClusterUpdate {
     /// A change in the cluster.
     Event(ClusterEvent),
-    /// This number of events is missing here, because the node did not keep them until the client was ready for them.
+    /// A gap in the watch: the node did not keep this number of events until the client was ready for them.
     Missed(u64),
     /// The events that follow come from another node, or from the same node after a restart, and are all events that
     /// this node keeps. Some events may be missing here. Changes that the watch has already returned may appear again,
@@ -173,8 +173,8 @@ impl Client {
 
 #[derive(Debug)]
 struct EventSource {
-    /// Run to which the sequence number `after` belongs; `None` before the first reply, unless the caller of the watch
-    /// has stated a run.
+    /// Run (from start to stop) of the node that numbered the event `after`; `None` before the first reply, unless the
+    /// caller of the watch has stated a run.
     run: Option<u64>,
     /// Sequence number of the last event that the watch returned. `None` before the first reply, if the watch begins
     /// with the next event.

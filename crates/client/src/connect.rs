@@ -41,7 +41,7 @@ pub(crate) struct Connected {
 pub struct ServerInfo {
     /// Version of the server, for display.
     pub version: String,
-    /// Id of the node.
+    /// Node id of the server.
     pub node: u64,
     /// Number of this run of the server. The server chooses another number at each start.
     pub run: u64,

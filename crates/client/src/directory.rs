@@ -50,7 +50,7 @@ pub(crate) struct Directory {
     redirects: AtomicBool,
     /// Number of times that the client connected to a server whose data set differs from the previous server's.
     data: AtomicU32,
-    /// Number of changes after which a connection may have to move to another node.
+    /// Number of changes so far after which a connection may have to move to another node, such as a new leader.
     version: watch::Sender<u64>,
 }
 

@@ -90,8 +90,8 @@ pub struct Failure {
     pub action: Action,
     /// Effect of the request on the server: none, or unknown.
     pub effect: Effect,
-    /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
-    /// no data.
+    /// Durability level of the stored data that the error reveals, such as a key's revision; `None` if it reveals no
+    /// data.
     pub shown: Option<Durability>,
     /// Stable code of the error, for programs.
     pub code: String,

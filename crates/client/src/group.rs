@@ -46,7 +46,8 @@ pub struct PushOptions {
     /// Maximum number of bytes of records that the member may hold, delivered but not yet acked or nacked; 0 selects
     /// the server's default.
     pub held_bytes: u64,
-    /// Time at which the group redelivers records that the member has not acked or nacked when the push ends.
+    /// Time at which the group redelivers records that the member has not acked or nacked when the push (this
+    /// subscription) ends.
     pub release: Release,
     /// Numbers of records and bytes that the server may send before the application has taken them; `None`
     /// selects the client's [`Window`].
@@ -70,7 +71,8 @@ pub struct Delivery {
     /// Number of this attempt to deliver the records. Every ack and nack of these records states this number, also
     /// within a commit.
     pub attempt: Attempt,
-    /// Space time at which the attempt ends. The group redelivers records that are not acked or nacked by then.
+    /// Time, by the cluster's own clock (space time), at which the attempt ends. The group redelivers records that are
+    /// not acked or nacked by then.
     pub deadline: SpaceTime,
     /// Delivered records.
     pub records: Records,

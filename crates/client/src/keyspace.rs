@@ -44,7 +44,7 @@ pub struct Value {
     pub lease: Option<LeaseId>,
     /// Length of the value in bytes, also if the request did not ask for the value itself.
     pub value_bytes: u64,
-    /// Durability level that all data in the reply has reached.
+    /// Durability level that all data in the reply with this value has reached.
     pub durability: Durability,
 }
 
@@ -124,7 +124,8 @@ pub struct Version {
     /// Revision that ended the version: from this revision on, the version is no longer current. 0 if the
     /// version is current.
     pub until: Revision,
-    /// Space time of the commit with the revision `until`; 0 if the version is current.
+    /// Timestamp of the commit with the revision `until`, by the cluster's own clock (space time); 0 if the version is
+    /// current.
     pub until_time: SpaceTime,
     /// Value that the key had in this version.
     pub value: Bytes,

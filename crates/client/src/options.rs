@@ -113,7 +113,7 @@ impl Window {
 /// Default window of a subscription.
 pub const DEFAULT_WINDOW: Window = Window { messages: 65_536, bytes: 8 * 1024 * 1024 };
 
-/// Default retries of a client.
+/// Default number of retries of a client's requests, and default pauses between them.
 pub const DEFAULT_RETRIES: Retries =
     Retries { max_attempts: 5, base: Duration::from_millis(10), max: Duration::from_secs(1) };
 

@@ -55,7 +55,7 @@ const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two measurements of the round trips to all members.
 const MEASURE_EVERY: Duration = Duration::from_secs(30);
 
-/// Number of round trips of one measurement. The shortest of them counts.
+/// Number of round trips with which the client measures its distance to a member. The shortest of them counts.
 const ROUND_TRIPS: u32 = 3;
 
 /// Node of a cluster to which the connections of a pool lead.
@@ -213,7 +213,8 @@ enum End {
     Final,
     /// The connection was lost.
     Lost,
-    /// Another node is better for this pool. The links move to this connection.
+    /// Another node is better for this pool, such as a new leader. The links move to this connection, which leads
+    /// there.
     Moved(Box<Connected>),
 }
 

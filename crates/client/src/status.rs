@@ -24,7 +24,7 @@ pub struct Status {
     pub node: u64,
     /// Time since the node started.
     pub uptime: Duration,
-    /// Space time of the node.
+    /// Present time of the cluster's own clock (space time), as far as the node knows it.
     pub space_time: SpaceTime,
     /// Version of the server's software.
     pub version: String,

@@ -108,7 +108,7 @@ impl Stream {
         self.0.write(RetrySafety::IfNoEffect, encode, done).await.map(drop)
     }
 
-    /// Appends one record.
+    /// Appends one record to the stream.
     pub async fn append(&self, record: &Record<'_>) -> Result<Appended, Error> {
         let mut batch = RecordBatch::new();
         batch.push(record)?;

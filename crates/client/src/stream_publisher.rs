@@ -227,7 +227,7 @@ impl StreamPublisher {
     }
 }
 
-/// Function that adds a record to the batch.
+/// Function that adds a record to the publisher's gathered batch.
 type Push<'a> = dyn FnMut(&mut RecordBatch) -> Result<(), RecordError> + Send + 'a;
 
 impl Drop for Handle {
@@ -332,7 +332,7 @@ impl Worker {
         }
     }
 
-    /// Takes the gathered batch for sending. Returns false if no records were gathered.
+    /// Takes the batch that callers have gathered, to send it. Returns false if no records were gathered.
     fn take(&mut self) -> bool {
         let mut gathered = self.inner.lock();
         if gathered.batch.is_empty() {
@@ -392,7 +392,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reports the error to all callers that wait for an outcome, and to all later calls. Only the first error is kept.
+    /// Reports an error of the publisher to all callers that wait for an outcome, and to all later calls. Only the
+    /// first error is kept.
     fn fail(&self, error: &Error) {
         let mut gathered = self.inner.lock();
         gathered.failed.get_or_insert_with(|| error.clone());

@@ -79,7 +79,7 @@ impl MessageBatch {
         Batch::decode(&self.bytes).expect("new() has checked the batch")
     }
 
-    /// Number of messages.
+    /// Number of messages in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.batch().count() as usize

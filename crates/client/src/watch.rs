@@ -36,7 +36,7 @@ pub struct Change {
     pub kind: ChangeKind,
     /// Revision of the commit that made the change.
     pub revision: Revision,
-    /// Space time of the commit that made the change.
+    /// Timestamp of the commit that made the change, by the cluster's own clock (space time).
     pub time: SpaceTime,
     /// Key that changed; for a deletion by prefix, the prefix.
     pub key: Bytes,

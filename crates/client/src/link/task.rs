@@ -37,7 +37,7 @@ impl Link {
         }
     }
 
-    /// Notifies callers that wait for room, if there is room among the unsent frames again.
+    /// Notifies callers that wait to stage a frame, if the link's unsent bytes are below their limit again.
     fn feed_starved(&self, state: &mut State) {
         if state.waits_for_room && !state.is_full(&self.options) {
             state.waits_for_room = false;
