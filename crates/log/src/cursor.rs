@@ -120,9 +120,10 @@ pub(crate) struct DamageAt {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VerifiedBatch {
     pub header: BatchHeader,
-    /// Space time of the first record and highest space time; `None` without records.
+    /// Timestamp of the batch's first record, and highest timestamp of its records; `None` for a batch without records.
+    /// Timestamps are times of the clock that all replicas share (space time).
     pub times: Option<(SpaceTime, SpaceTime)>,
-    /// True if the batch has records of kind `Truncate`.
+    /// True if the batch has records of kind `Truncate`, which void earlier entries.
     pub truncates: bool,
 }
 

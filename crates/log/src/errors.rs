@@ -43,9 +43,9 @@ impl Corruption {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {operation} {file}: {message}")]
 pub struct DiskFault {
-    /// Operation that failed.
+    /// Name of the disk operation that failed.
     pub operation: &'static str,
-    /// File or directory of the operation.
+    /// File or directory on which the operation failed.
     pub file: String,
     /// Kind of the I/O error.
     pub kind: io::ErrorKind,
@@ -202,7 +202,7 @@ pub enum AppendError {
     /// longer needed.
     #[error("segment {generation} is still needed: only sealed and released segments can be freed")]
     StillNeeded {
-        /// Generation of the segment that was to be freed.
+        /// Generation (segment number) of the segment that was to be freed.
         generation: Generation,
     },
     /// The segment does not exist.
@@ -243,7 +243,7 @@ pub enum ReadError {
     /// The segment has been freed. The reader must look up the pointer to the value again.
     #[error("segment {generation} was freed: look up the pointer again")]
     Gone {
-        /// Generation of the segment that was freed.
+        /// Generation (segment number) of the segment that was freed.
         generation: Generation,
     },
     /// The requested records were freed: the log starts at `oldest`.

@@ -44,8 +44,8 @@ pub const MAX_SEGMENT_BYTES: u32 = 1024 * 1024 * 1024;
 /// only attest durability.
 pub const MARKER_ROOM: u32 = 4 * BATCH_HEADER_BYTES as u32;
 
-/// Exclusive bound of generations and LSNs. Both grow by one from zero and never reach this bound, so adding
-/// to a decoded number cannot overflow.
+/// Exclusive bound of LSNs and of generations (segment numbers). Both grow by one from zero and never reach this bound,
+/// so adding to a decoded number cannot overflow.
 pub const MAX_NUMBER: u64 = 1 << 62;
 
 const FOOTER_TAG: u32 = 0x544f_4f46;
@@ -252,7 +252,7 @@ pub enum BatchKind {
 pub struct BatchHeader {
     /// Number of bytes of the batch's records, without the padding after them.
     pub body_len: u32,
-    /// Number of records; 0 in a marker.
+    /// Number of records in the batch; 0 in a marker.
     pub count: u32,
     /// LSN of the batch's first record; in a marker, the LSN that the next record will get.
     pub first: Lsn,
@@ -363,15 +363,15 @@ pub struct RecordHeader {
     pub crc: u32,
     /// Length of the payload in bytes.
     pub payload_len: u32,
-    /// Space of the record: the state machine to which the record belongs.
+    /// Space of the record: the replicated state machine (one Raft group) to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record, such as an entry or a vote.
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record among the entries of its space, or zero if its kind has none.
+    /// Raft index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record, in microseconds.
+    /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
 }
 
@@ -440,9 +440,9 @@ pub struct Footer {
     pub first: Lsn,
     /// LSN after the segment's last record.
     pub next: Lsn,
-    /// Space time of the segment's first record.
+    /// Timestamp of the segment's first record, by the clock that all replicas share (space time).
     pub first_time: SpaceTime,
-    /// Highest space time of the segment's records.
+    /// Highest timestamp of the segment's records, by the clock that all replicas share (space time).
     pub last_time: SpaceTime,
     /// True if the segment has records of kind `Truncate`. A reader that needs these records must read the
     /// segment.

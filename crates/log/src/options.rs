@@ -25,11 +25,11 @@ pub struct LogOptions {
     pub sync_interval: Duration,
     /// Free disk bytes below which the log rejects data with `DiskFull`.
     pub reserve_bytes: u64,
-    /// Bytes of kept history: segments within this many bytes of the log's end are kept, if they are also
-    /// young enough for `history_age`.
+    /// Maximum history in bytes: segments within this many bytes of the log's end are kept although the state no longer
+    /// needs them, if they are also young enough for `history_age`.
     pub history_bytes: u64,
-    /// Age of kept history: segments with a record younger than this are kept, if they are also within
-    /// `history_bytes` of the log's end.
+    /// Maximum age of history: segments with a record younger than this are kept although the state no longer needs
+    /// them, if they are also within `history_bytes` of the log's end.
     pub history_age: Duration,
     /// Time that the leader of a sync waits for further callers before it starts the fsync. Adds to the
     /// latency of every durable append. Zero by default, because callers already form groups while the
@@ -127,17 +127,17 @@ pub struct Recovery {
 /// Description of a segment that contains a part of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Generation of the segment.
+    /// Generation (segment number) of the segment.
     pub generation: Generation,
     /// Path of the file, relative to the disk's root.
     pub file: String,
-    /// LSN of the first record.
+    /// LSN of the segment's first record.
     pub first: Lsn,
     /// LSN after the segment's last record.
     pub next: Lsn,
-    /// Space time of the segment's first record.
+    /// Timestamp of the segment's first record, by the clock that all replicas share (space time).
     pub first_time: SpaceTime,
-    /// Highest space time of the segment's records.
+    /// Highest timestamp of the segment's records, by the clock that all replicas share (space time).
     pub last_time: SpaceTime,
     /// Total bytes of the segment's batches.
     pub bytes: u32,
@@ -148,7 +148,7 @@ pub struct SegmentInfo {
 /// Counters of a log's events since it was opened, and current values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Number of record batches appended.
+    /// Number of batches with records that were appended.
     pub appends: u64,
     /// Number of records appended.
     pub records: u64,

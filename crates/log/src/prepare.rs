@@ -59,7 +59,7 @@ pub(crate) struct Prepared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Prepared segments that the writer can take, ordered by generation.
+    /// Prepared segments that the writer can take, ordered by generation (segment number).
     ready: VecDeque<Prepared>,
     freed: Vec<Slot>,
     /// Number of writers that wait for an empty segment.

@@ -10,15 +10,15 @@ use crate::record_kind::RecordKind;
 /// A record to append to the log. The parts of its payload are written one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
-    /// Space of the record: the state machine to which the record belongs.
+    /// Space of the record: the replicated state machine (one Raft group) to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record among the entries of its space, or zero if its kind has none.
+    /// Raft index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record, in microseconds.
+    /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
     /// Payload of the record, in parts.
     pub payload: &'a [IoSlice<'a>],
@@ -32,8 +32,8 @@ impl Draft<'_> {
     }
 }
 
-/// A record of kind [`Truncate`](RecordKind::Truncate). It voids entries of its space that come before it in
-/// the log and have its index or a higher one.
+/// A record of kind [`Truncate`](RecordKind::Truncate). It voids those entries of its space (one Raft group) that come
+/// before it in the log and have its index or a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
     /// Space (replicated state machine) whose entries the truncation voids.
@@ -76,15 +76,15 @@ pub struct Appended {
 pub struct LogRecord {
     /// LSN of the record, its position in the log.
     pub lsn: Lsn,
-    /// Space of the record: the state machine to which the record belongs.
+    /// Space of the record: the replicated state machine (one Raft group) to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record among the entries of its space, or zero if its kind has none.
+    /// Raft index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record, in microseconds.
+    /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
     /// Payload of the record.
     pub payload: Bytes,

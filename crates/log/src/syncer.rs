@@ -64,8 +64,8 @@ impl Syncer {
         self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
     }
 
-    /// Requests that the sync thread write an idle marker at time `at`, if the log has no pending writes
-    /// then.
+    /// Requests that the sync thread write an idle marker at time `at`, if the log has no pending writes then. The
+    /// marker attests that all records are durable.
     pub(crate) fn mark_at(&self, at: Duration) {
         self.change(|due| due.mark = Some(at));
     }
@@ -104,6 +104,6 @@ pub(crate) enum DueAction {
     Everything,
     /// The writes of durability level `interval` past their deadline must be synced.
     Interval,
-    /// The log must be marked as durable and idle, if it has no pending writes.
+    /// An idle marker must be written, if the log has no pending writes. It attests that all records are durable.
     Mark,
 }

@@ -22,7 +22,7 @@ pub enum Item {
     Segment {
         /// Path of the file, relative to the disk's root.
         file: String,
-        /// Generation of the segment.
+        /// Generation (segment number) of the segment.
         generation: Generation,
         /// LSN of the segment's first record.
         base: Lsn,

@@ -17,15 +17,15 @@ use crate::{
 pub struct SegmentStats {
     /// Path of the file, relative to the disk's root.
     pub file: String,
-    /// Generation of the segment.
+    /// Generation (segment number) of the segment.
     pub generation: u64,
     /// LSN of the segment's first record.
     pub first_lsn: u64,
     /// LSN after the segment's last record.
     pub next_lsn: u64,
-    /// Space time of the segment's first record, in microseconds.
+    /// Timestamp of the segment's first record in microseconds, by the clock that all replicas share (space time).
     pub first_time: u64,
-    /// Highest space time of the segment's records, in microseconds.
+    /// Highest timestamp of the segment's records in microseconds, by the clock that all replicas share (space time).
     pub last_time: u64,
     /// Total bytes of the segment's batches.
     pub bytes: u64,
