@@ -98,7 +98,7 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
-    /// All modes of syncing applied batches.
+    /// All choices of when applied batches become durable.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
@@ -494,7 +494,7 @@ impl fmt::Debug for Replaced {
 pub struct VerifiedRows {
     /// Number of rows (pairs of key and value) read, including overwritten and deleted versions of rows in the files.
     pub rows: u64,
-    /// Number of bytes read.
+    /// Number of bytes that the verification has read.
     pub bytes: u64,
     /// True if all persisted data was read; false if the caller ended the verification early.
     pub is_complete: bool,
@@ -521,7 +521,7 @@ pub struct BackendStats {
     pub memory_bytes: u64,
     /// Bytes of the tables (sorted files) on disk.
     pub disk_bytes: u64,
-    /// Number of tables on disk.
+    /// Number of tables (sorted files) on disk.
     pub tables: u64,
     /// Number of tables on each level of the LSM tree, level 0 first.
     pub tables_per_level: Vec<u64>,
@@ -558,7 +558,7 @@ pub struct BackendStats {
     pub slowdown_bytes_per_second: u64,
     /// Estimated number of stored keys, including overwritten and deleted versions of keys.
     pub estimated_keys: u64,
-    /// Bytes of table blocks in the block cache.
+    /// Bytes of blocks of tables (sorted files) that are cached in memory.
     pub cache_bytes: u64,
 }
 
@@ -608,7 +608,7 @@ pub enum BackendError {
         "this build has no compression {compression} of the state's tables: build it with `--features {compression}`"
     )]
     CompressionNotBuilt {
-        /// Name of the compression.
+        /// Name of the missing compression, such as `lz4`.
         compression: &'static str,
     },
     /// The log could not be made durable, so the backend must not persist anything.
@@ -642,7 +642,7 @@ impl BackendError {
         Self::io(operation, error)
     }
 
-    /// Returns true if the disk was full.
+    /// Returns true if the operation failed because the disk was full.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::DiskFull { .. })

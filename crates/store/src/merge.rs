@@ -14,13 +14,13 @@ use crate::{
     passed::note_passed,
 };
 
-/// One input of the merge, positioned on a pair.
+/// One sorted input of a merge, positioned on a pair of key and value.
 pub enum Source<'a, C> {
-    /// A memtable, positioned on a pair.
+    /// A memtable as an input of the merge, positioned on a pair.
     Memtable {
         /// Pairs of the memtable after the one on which the source is positioned.
         range: Range<'a>,
-        /// Pair on which the source is positioned.
+        /// Key and entry of the memtable on which the source is positioned.
         head: (&'a [u8], Entry<'a>),
     },
     /// A sorted run of tables, or the view of a store.

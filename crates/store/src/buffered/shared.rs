@@ -104,7 +104,7 @@ impl FullDisk {
     }
 }
 
-/// Work that can find the disk full.
+/// Background work that can find the disk full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FullDiskTask {
     /// A flush: a sealed memtable is persisted.
@@ -189,8 +189,8 @@ impl<S: Store> Shared<S> {
         !self.steps.is_empty()
     }
 
-    /// Does all pending background work on the caller's thread in stepped mode, except work that waits for free disk
-    /// space. Returns true if anything was persisted or compacted. Does nothing if threads do this work.
+    /// Does all pending background work on the caller's thread, if the backend has no threads for it (stepped mode).
+    /// Leaves out work that waits for free disk space. Returns true if anything was persisted or compacted.
     pub(super) fn work_off(&self) -> bool {
         if !self.is_stepped() {
             return false;
@@ -546,7 +546,7 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Watches the progress of background work.
+/// Measures for how long background work has made no progress.
 struct WorkWatch {
     /// Amount of background work that was finished when progress was last observed.
     seen: u64,

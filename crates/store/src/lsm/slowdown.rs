@@ -74,7 +74,8 @@ pub(super) struct RunLimits {
 }
 
 impl RunLimits {
-    /// Returns the limits for memtables of `memtable_bytes` bytes.
+    /// Returns the limits on the number of runs on level 0, if each run comes from a memtable of `memtable_bytes`
+    /// bytes.
     pub(super) fn of(memtable_bytes: u64) -> Self {
         let stop = (LEVEL_0_BYTES / memtable_bytes.max(1)).clamp(MIN_STOP_RUNS, MAX_STOP_RUNS) as usize;
         Self { slow: stop / 3, even: stop / 2, stop, spare: stop / 6 }
@@ -92,9 +93,10 @@ impl RunLimits {
 #[derive(Debug)]
 pub(super) struct Slowdown {
     limits: RunLimits,
-    /// Rate of all compactions, including those of lower levels. In the long run, writers get this rate.
+    /// Rate in bytes per second at which all compactions, including those of lower levels, remove data from level 0. In
+    /// the long run, writers get this rate.
     all: MeasuredRate,
-    /// Rate of merges of level 0 alone.
+    /// Rate in bytes per second at which merges of level 0 alone remove data from level 0.
     merges: MeasuredRate,
     /// Bytes that the running compaction will remove from level 0; 0 if it removes none or if none is running.
     merged_bytes: AtomicU64,
@@ -135,7 +137,7 @@ impl MeasuredRate {
     }
 }
 
-/// Sums over recent compactions. Older compactions count less.
+/// Sums of the bytes and durations of recent compactions. Older compactions count less.
 #[derive(Debug, Default)]
 struct RecentCompactions {
     level_0_bytes: u64,
@@ -153,7 +155,7 @@ impl Drop for Merge<'_> {
 }
 
 impl Slowdown {
-    /// Creates the slowdown for memtables of `memtable_bytes` bytes.
+    /// Creates the slowdown of writes for memtables of `memtable_bytes` bytes.
     pub(super) fn new(memtable_bytes: u64) -> Self {
         Self {
             limits: RunLimits::of(memtable_bytes),

@@ -434,7 +434,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Compares the node's key with the key of a needle.
+    /// Compares the node's key with the searched key (the needle).
     #[inline]
     pub(super) fn compare(self, needle: &Needle<'_>) -> Order {
         let len = self.key_len();
@@ -527,7 +527,7 @@ impl<'a> Version<'a> {
         unsafe { self.arena.at(self.offset as usize + field).cast::<u32>().read() }
     }
 
-    /// Returns the position of the version in the arena.
+    /// Returns the byte offset in the arena at which this version of a key is stored.
     #[inline]
     pub(super) fn offset(self) -> u32 {
         self.offset
@@ -592,7 +592,7 @@ impl<'a> Needle<'a> {
         [self.words[0], self.words[1], self.words[2]]
     }
 
-    /// Returns a well-mixed hash of the needle's key.
+    /// Returns a well-mixed hash of the searched key (the needle).
     #[inline]
     pub(super) fn hash(&self) -> u32 {
         let mut hash = (self.bytes.len() as u64) ^ 0x9e37_79b9_7f4a_7c15;

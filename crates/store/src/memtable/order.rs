@@ -60,7 +60,7 @@ pub(super) struct WriterFinger {
 const SEARCH_CREDIT: u32 = 8;
 const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 
-/// Guard of the queue's lock; `None` until a batch first needs the lock.
+/// Guard of the lock of the queue of new nodes; `None` until a batch first needs the lock.
 pub(super) type HeldQueue<'a> = Option<MutexGuard<'a, Vec<QueuedNode>>>;
 
 /// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. The
@@ -84,7 +84,7 @@ impl Order {
         WriterFinger { finger: list.finger(), is_current: true, credit: MAX_CREDIT }
     }
 
-    /// Returns true if nodes are queued or being linked.
+    /// Returns true if any nodes are not linked into the key order yet: they are queued or being linked.
     #[inline]
     pub(super) fn has_queued(&self) -> bool {
         self.is_waiting.load(Ordering::Acquire)

@@ -37,7 +37,7 @@ struct RoomState {
     /// Error message of the write that waits for room; `None` if no write waits.
     full: Option<String>,
     /// True if writes wait for free space on a full disk. False while the database is opened or closed, if callers wait
-    /// for each batch, and in stepped mode; writes then return the error.
+    /// for each batch, and for a backend without threads; writes then return the error.
     waits: bool,
 }
 

@@ -27,7 +27,7 @@ pub(super) const FORMAT_VERSION_1: i32 = 1;
 /// of the file. SQLite opens its own files in the same way.
 pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
 
-/// Purpose of a connection: writing or reading.
+/// Purpose of a connection to the database: writing or reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Write,

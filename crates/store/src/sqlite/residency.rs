@@ -33,13 +33,13 @@ const MEASURE_EVERY: u64 = 64;
 /// Odd multiplier, near the golden ratio of 2^64, that spreads consecutive numbers evenly over the file.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Samples of the database file; see the [module](self).
+/// Estimates from sampled pages if the database file is in memory; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Residency {
     file: File,
     /// Number of pages of the file at the last measurement.
     pages: AtomicU64,
-    /// Number of samples taken since the file was opened.
+    /// Number of pages of the database file that were sampled since the file was opened.
     taken: AtomicU64,
     /// Number of consecutive samples that were in memory, up to the latest sample.
     run: AtomicU64,

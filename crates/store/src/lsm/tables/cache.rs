@@ -24,8 +24,8 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use super::block::DataBlock;
 
-/// Maximum number of blocks that one insertion spares because they were read again. With a larger number, evictions hit
-/// unused blocks more accurately, but the slowest insertion takes longer.
+/// Maximum number of blocks that one insertion spares (does not evict) because they were read again. With a larger
+/// number, evictions hit unused blocks more accurately, but the slowest insertion takes longer.
 const MAX_SPARED: usize = 32;
 
 /// Number of bytes of the cache that reading ahead leaves free for blocks that readers load.

@@ -104,7 +104,7 @@ pub(crate) struct TableStore {
 /// Origin of a table: found at open, or written later.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// The table existed when the store was opened.
+    /// The table already existed when the store of tables was opened.
     Found,
     /// This process wrote the table after it opened the store.
     Written,
@@ -153,7 +153,7 @@ impl TableStore {
         Ok(store)
     }
 
-    /// Returns the object that throttles flushes and compactions.
+    /// Returns the object that slows flushes and compactions down while clients write.
     pub(crate) fn pace(&self) -> &Throttle {
         &self.pace
     }

@@ -142,7 +142,8 @@ pub(crate) struct Throttle {
     pacer: Arc<Pacer>,
 }
 
-/// Number of bytes that clients can still write, and their rate. Both give the deadlines of flushes and compactions.
+/// Data from which the deadlines of flushes and compactions are computed: the number of bytes that clients can still
+/// write, and the rate at which they write.
 #[derive(Debug, Default)]
 struct Deadlines {
     /// Number of bytes that clients could write when the backlog was last reported. `writes` is the value of
@@ -239,7 +240,7 @@ impl Throttle {
     }
 }
 
-/// State of the throttling of one flush or compaction.
+/// State of one flush or compaction that slows itself down while clients write.
 #[derive(Debug)]
 pub(crate) struct WorkThrottle {
     pace: Arc<Throttle>,
@@ -252,7 +253,7 @@ pub(crate) struct WorkThrottle {
 }
 
 impl WorkThrottle {
-    /// Counts bytes that this flush or compaction writes.
+    /// Adds to the number of bytes that this flush or compaction has written.
     pub(super) fn add_done(&mut self, bytes: u64) {
         self.done_bytes += bytes;
     }
