@@ -462,7 +462,7 @@ fn is_final_retry_error(error: &Error) -> bool {
     answers.contains(&error.code_text())
 }
 
-/// Timeout of a request, and the instant at which it ends.
+/// Timeout of a request, and the instant at which this timeout ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     timeout: Option<Duration>,
@@ -495,7 +495,7 @@ impl Clock {
     }
 }
 
-/// Waits for the answer to a ping.
+/// Waits for the server's answer to a ping, at most until the request's timeout.
 async fn answered(clock: &Clock, pong: oneshot::Receiver<()>) -> Result<(), Error> {
     let closed = |_| Error::Lost { why: Lost::Closed, effect: Effect::Unknown };
     clock.within(Effect::Nothing, async { pong.await.map_err(closed) }).await

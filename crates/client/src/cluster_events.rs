@@ -51,11 +51,11 @@ pub enum ClusterChange {
         /// Consensus term to which this change belongs.
         term: u64,
     },
-    /// A node became a member, as a learner.
+    /// A node became a member of the cluster, as a learner (it receives entries but does not vote).
     Joined(u64),
-    /// A learner became a voter.
+    /// A learner (a member that does not vote) became a voter.
     Promoted(u64),
-    /// A member was removed.
+    /// A member was removed from the cluster.
     Removed(u64),
     /// The reporting node receives frames again from a member that was silent.
     Alive(u64),
@@ -74,7 +74,7 @@ pub enum ClusterChange {
     Undecided(u64),
     /// A change that this version of the client does not know.
     Other {
-        /// Name of the event.
+        /// Name of the unknown event, as the node sent it.
         event: String,
         /// Node that the event is about.
         node: Option<u64>,
@@ -137,7 +137,7 @@ pub struct ClusterEvent {
     pub name: Option<String>,
 }
 
-/// Item that a watch of the cluster returns.
+/// Item that a watch of the cluster returns: an event, or missing events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterUpdate {
     /// A change in the cluster.

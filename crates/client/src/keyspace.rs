@@ -62,7 +62,7 @@ pub struct Put<'a> {
 /// Range and options of a scan.
 #[derive(Clone, Debug)]
 pub struct ScanRange {
-    /// Prefix that all returned keys have.
+    /// Prefix that all keys returned by the scan have.
     pub prefix: Vec<u8>,
     /// Lowest key to return, whatever the direction of the scan; `None` for no lower bound.
     pub start: Option<Vec<u8>>,
@@ -138,7 +138,7 @@ pub struct Versions {
     pub oldest: Revision,
     /// Revision to pass as `before` to get the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
-    /// Versions of the page.
+    /// Versions of the key on this page, newest first.
     pub versions: Vec<Version>,
 }
 

@@ -11,7 +11,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Maximum number of names in the table.
+/// Maximum number of names in the table of resolved names.
 pub(crate) const MAX_NAMES: usize = 16_384;
 
 /// Kind and name of an object on the server, which has an id.

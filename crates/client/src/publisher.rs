@@ -50,11 +50,11 @@ pub struct PublisherOptions {
     pub delay: Duration,
     /// Choice of a checksum in each batch, which receivers verify.
     pub checksum: Checksum,
-    /// Acknowledgements that the publisher requests from the server.
+    /// Choice of acknowledgements that the publisher requests from the server.
     pub acks: Acks,
 }
 
-/// Acknowledgements that a publisher requests from the server.
+/// Choice of acknowledgements that a publisher requests from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
     /// No acknowledgements. The server reports only failures, which the client counts.

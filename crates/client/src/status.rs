@@ -20,7 +20,7 @@ pub struct Status {
     pub reason: String,
     /// Durability level that the server uses for writes whose request states no level.
     pub durability: Durability,
-    /// Id of the node.
+    /// Id of the node that answered.
     pub node: u64,
     /// Time since the node started.
     pub uptime: Duration,

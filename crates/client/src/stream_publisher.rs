@@ -49,7 +49,7 @@ const MAX_GAPS: u32 = 8;
 /// Bounds on the batches of a stream publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPublisherOptions {
-    /// Number of records at which a batch is full.
+    /// Number of records at which a batch of the publisher is full.
     pub max_records: u32,
     /// Size in bytes at which a batch is full. A larger record is sent in a batch of its own.
     pub max_bytes: usize,
