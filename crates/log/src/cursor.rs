@@ -109,7 +109,7 @@ pub(crate) struct Expected {
     pub chain: u32,
 }
 
-/// Position and kind of damage in a segment.
+/// Position of damage in a segment, and the check that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DamageAt {
     pub offset: u32,
@@ -175,7 +175,7 @@ pub(crate) fn read_batch(
         .map(|BodySummary { times, truncates }| VerifiedBatch { header, times, truncates }))
 }
 
-/// Summary of the records of a verified batch.
+/// Facts about the records of a verified batch.
 struct BodySummary {
     times: Option<(SpaceTime, SpaceTime)>,
     truncates: bool,

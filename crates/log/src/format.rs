@@ -59,11 +59,11 @@ const _: () = assert!(MIN_SEGMENT_BYTES > DATA_START + MARKER_ROOM + FOOTER_BYTE
 /// Bytes that don't decode: which check failed, the value that it expected, and the value that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Name of the failed check.
+    /// Name of the check that the bytes failed.
     pub what: &'static str,
-    /// Value that the check expected.
+    /// Value that the failed check expected.
     pub expected: u64,
-    /// Value found in the bytes.
+    /// Value that the failed check found in the bytes.
     pub got: u64,
 }
 
@@ -114,7 +114,7 @@ impl SegmentId {
     }
 }
 
-/// State of a segment file.
+/// State of a segment file: prepared for later use, or a part of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentState {
     /// The file is prepared for later use; its bytes after the header have no meaning.
@@ -126,7 +126,7 @@ pub enum SegmentState {
 /// The header of a segment file, written twice: at byte 0 and at byte 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// State of the file: spare or live.
+    /// State of the file: spare (prepared for later use) or live (a part of the log).
     pub state: SegmentState,
     /// Random id, generated again each time the file is prepared.
     pub id: SegmentId,
@@ -138,7 +138,7 @@ pub struct SegmentHeader {
     /// Body checksum of the last batch of the previous segment, if this segment is live. It starts the chain
     /// of checksums.
     pub base_chain: u32,
-    /// Size of the file in bytes.
+    /// Size of the segment file in bytes.
     pub segment_bytes: u32,
     /// Number in the file's name, such as 3 in `00000003.seg`.
     pub slot: u32,
@@ -336,7 +336,7 @@ impl BatchHeader {
         Ok(())
     }
 
-    /// LSN after the batch's last record.
+    /// LSN after the batch's last record; the next batch begins with this LSN.
     #[must_use]
     pub fn next(&self) -> Lsn {
         self.first.plus(u64::from(self.count))
@@ -356,7 +356,7 @@ pub const fn padded(len: u32) -> u32 {
     len.next_multiple_of(BATCH_ALIGN)
 }
 
-/// The header of a record.
+/// The header of a record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// CRC32C of the remaining header bytes and the payload.

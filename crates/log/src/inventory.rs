@@ -60,7 +60,7 @@ pub(crate) struct Unreadable {
 
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    /// Segment files that contain the log, ordered by generation.
+    /// Segment files that contain the log, ordered by generation (segment number).
     pub live: Vec<FoundSegment>,
     pub spares: Vec<FoundSegment>,
     pub unreadable: Vec<Unreadable>,

@@ -201,7 +201,7 @@ impl Log {
         self.shared().truncations.load()
     }
 
-    /// Returns the live segments, oldest first.
+    /// Returns the live segments (those that contain the log), oldest first.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()

@@ -39,7 +39,7 @@ use crate::{
 
 pub(crate) use files::write_spare_header;
 
-/// An open segment file, with its path and slot.
+/// An open segment file, with its path and the number in its name (the slot).
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub file: Arc<dyn File>,
@@ -176,7 +176,7 @@ pub struct StateSpace {
     pub is_full: bool,
 }
 
-/// Reason why a writer that waited got no segment.
+/// Reason why a writer got no empty segment, although it waited for one.
 #[derive(Debug)]
 pub(crate) enum PrepareError {
     Failed(DiskFault),
@@ -404,7 +404,7 @@ impl SegmentPool {
         (free, low)
     }
 
-    /// Number of free bytes below which data is rejected.
+    /// Number of free bytes on the disk below which the log rejects new data.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let needed = self.min_reserve_bytes.max(self.state_bytes.load(Ordering::Relaxed));
         needed.saturating_sub(self.reusable_bytes.load(Ordering::Relaxed))

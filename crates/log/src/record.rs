@@ -40,7 +40,7 @@ pub struct Truncation {
     pub space: SpaceId,
     /// LSN of the truncation record, its position in the log.
     pub lsn: Lsn,
-    /// First index that the truncation voids.
+    /// Raft index of the first entry that the truncation voids.
     pub index: Index,
 }
 
@@ -60,7 +60,7 @@ pub enum Purpose {
 pub struct Appended {
     /// LSN of the batch's first record.
     pub first: Lsn,
-    /// Exclusive bound: LSN after the last record.
+    /// LSN after the batch's last record (an exclusive bound).
     pub next: Lsn,
     /// Position of the payload of the batch's first record.
     pub payload_at: LogPosition,
@@ -88,6 +88,6 @@ pub struct LogRecord {
     pub time: SpaceTime,
     /// Payload of the record.
     pub payload: Bytes,
-    /// Position of the payload in the log.
+    /// Position of the record's payload in the log.
     pub payload_at: LogPosition,
 }

@@ -42,7 +42,7 @@ pub enum TryAppendError {
     /// The append would have to wait. No bytes were written.
     #[error("the log has no room at the moment ({0:?}): wait until it has, then append again")]
     WouldBlock(Blocked),
-    /// The log rejected the append.
+    /// The log rejected the append for another reason than a wait.
     #[error(transparent)]
     Append(#[from] AppendError),
 }

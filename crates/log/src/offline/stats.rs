@@ -15,7 +15,7 @@ use crate::{
 /// LSNs, times and sizes of a segment that contains a part of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentStats {
-    /// Path of the file, relative to the disk's root.
+    /// Path of the segment file, relative to the disk's root.
     pub file: String,
     /// Generation (segment number) of the segment.
     pub generation: u64,
@@ -29,14 +29,14 @@ pub struct SegmentStats {
     pub last_time: u64,
     /// Total bytes of the segment's batches.
     pub bytes: u64,
-    /// Size of the file in bytes.
+    /// Size of the segment file in bytes.
     pub file_bytes: u64,
 }
 
 /// Sizes, LSNs and times of all segments in a log's directory, and their totals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Live segments, oldest first.
+    /// Live segments (those that contain the log), oldest first.
     pub segments: Vec<SegmentStats>,
     /// Number of empty segment files that are ready for use.
     pub spare_segments: u64,
