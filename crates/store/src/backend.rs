@@ -332,7 +332,7 @@ pub trait PairCursor: Send + Sync {
     /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the
     /// last.
     fn pair(&self) -> Option<(&[u8], &[u8])>;
-    /// Returns a second cursor over the same pairs, at the position of this one.
+    /// Returns a copy of the cursor, at the same position over the same pairs.
     fn boxed_clone(&self) -> Box<dyn PairCursor>;
 }
 

@@ -28,7 +28,7 @@ pub enum Source<'a, C> {
 }
 
 impl<'a, C> Source<'a, C> {
-    /// Creates a source from a range of a memtable; returns `None` if the range is empty.
+    /// Creates an input of a merge from a range of a memtable; returns `None` if the range is empty.
     pub fn of_range(mut range: Range<'a>) -> Option<Self> {
         range.next().map(|head| Self::Memtable { range, head })
     }

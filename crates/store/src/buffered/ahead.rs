@@ -48,9 +48,9 @@ const SLOW: Duration = Duration::from_millis(1);
 /// range of bytes. Each new memtable starts with a new rule.
 #[derive(Debug)]
 pub(super) struct AheadRule {
-    /// Number of used bytes of the memtable at which the writer sends its next request to the thread.
+    /// Number of used bytes of the memtable at which its writer next asks the background thread to prepare memory.
     at: usize,
-    /// End of the byte range that the writer has already asked the thread to provide.
+    /// End of the memtable's byte range that the background thread was already asked to prepare.
     end: usize,
 }
 

@@ -55,7 +55,8 @@ pub struct Shared<S: Store> {
     progress: Condvar,
     pub(super) counters: Counters,
     pub(super) pauses: Pauses,
-    /// Work that callers do in stepped mode, in place of background threads; empty in the other mode.
+    /// Main functions of the background work that callers run if the backend has no threads (stepped mode); empty if it
+    /// has threads.
     steps: Vec<ThreadMain<S>>,
 }
 
@@ -82,7 +83,7 @@ pub struct State<S: Store> {
     stop: bool,
 }
 
-/// Errors and attempts of background work that found the disk full and is repeated until there is room.
+/// Errors and attempts of background work that found the disk full. Such work is repeated until the disk has room.
 #[derive(Default)]
 pub(super) struct FullDisk {
     /// Error of the last attempt to persist a memtable; `None` if that attempt succeeded.

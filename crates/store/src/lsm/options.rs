@@ -101,7 +101,8 @@ impl LsmOptions {
         }
     }
 
-    /// Returns the pacer of the options, or a new one. A backend without threads gets one that never pauses.
+    /// Returns the scheduler of background disk work (the pacer) from the options, or a new one. A backend without
+    /// threads gets a pacer that never pauses.
     pub(super) fn pacer(&self) -> Arc<Pacer> {
         match (&self.pacer, self.background) {
             (Some(pacer), _) => Arc::clone(pacer),

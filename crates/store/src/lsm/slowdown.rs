@@ -121,7 +121,8 @@ impl MeasuredRate {
         self.bytes_per_second.load(Relaxed)
     }
 
-    /// Includes a finished compaction in the rate. `level_0_bytes` is the number of bytes that it removed from level 0.
+    /// Includes a finished compaction, which took `took` and removed `level_0_bytes` bytes from level 0, in the
+    /// measured rate.
     fn add(&self, level_0_bytes: u64, took: Duration) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.level_0_bytes += level_0_bytes;
@@ -323,7 +324,7 @@ mod tests {
     struct SimulatedRun {
         most_runs: usize,
         longest_pause: Duration,
-        /// Mean rate of the writers, as a multiple of the rate of compactions.
+        /// Mean rate at which the simulated writers wrote, as a multiple of the rate of compactions.
         rate: f64,
         /// Longest time that writers needed for half a run, as a multiple of the mean time. The first third of the
         /// simulated time is left out.

@@ -54,7 +54,8 @@ impl WrittenRuns {
         Self { bytes: none(), sealed_bytes: none(), sealed: AtomicUsize::new(0), run_bytes }
     }
 
-    /// Counts the bytes of a batch. Only the thread that holds the lock of the memtables' writer calls this.
+    /// Adds the bytes of a batch to the number of written bytes. Only the thread that holds the lock of the memtables'
+    /// writer calls this.
     #[inline]
     fn add(&self, bytes: usize) {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);

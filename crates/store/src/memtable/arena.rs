@@ -229,7 +229,7 @@ pub(super) struct ArenaWriter {
     used: usize,
 }
 
-/// Error returned when an arena has not enough room. No bytes were written.
+/// Error returned when an arena (the memory of a memtable) has not enough room. No bytes were written.
 #[derive(Debug)]
 pub(super) struct ArenaFull;
 

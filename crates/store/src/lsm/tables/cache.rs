@@ -41,7 +41,7 @@ pub(super) struct BlockCache {
 struct Queue {
     entries: VecDeque<(Arc<Slots>, u32)>,
     bytes: u64,
-    /// Number of entries in the queue that belong to dropped tables.
+    /// Number of entries in the queue of cached blocks that belong to dropped tables.
     dead: usize,
 }
 
@@ -142,7 +142,7 @@ impl Queue {
         }
     }
 
-    /// Removes the entries of dropped tables if they are more than half of the queue.
+    /// Removes the entries of dropped tables from the queue of cached blocks, if they are more than half of the queue.
     fn drop_dead(&mut self) {
         if self.dead > self.entries.len() / 2 {
             self.entries.retain(|(slots, number)| slots.holds(*number as usize));

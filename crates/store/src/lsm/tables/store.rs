@@ -111,7 +111,8 @@ enum Origin {
 }
 
 impl TableStore {
-    /// Opens the tables in a directory. Creates the directory if it is missing. `pacer` paces the work on them.
+    /// Opens the tables in a directory. Creates the directory if it is missing. `pacer` decides how long flushes and
+    /// compactions pause.
     pub(crate) fn open(dir: &Path, options: TableOptions, pacer: Arc<Pacer>) -> Result<Self, BackendError> {
         let compression = compression_type(options.compression)?;
         let disk = open_os_dir(dir)?;

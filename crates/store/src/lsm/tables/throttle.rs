@@ -131,8 +131,8 @@ pub(crate) struct Throttle {
     compaction_is_calm: AtomicBool,
     /// Free disk space in bytes that compactions must leave for flushes.
     flush_bytes: AtomicU64,
-    /// Total microseconds for which flushes have paused between pieces of their output. `compaction_rest_micros` counts
-    /// the pauses of compactions.
+    /// Total microseconds for which flushes have paused after writing a piece of their table. `compaction_rest_micros`
+    /// counts the pauses of compactions.
     flush_rest_micros: AtomicU64,
     compaction_rest_micros: AtomicU64,
     /// Bytes that the compaction in progress will probably write; 0 if not known.
@@ -190,8 +190,8 @@ impl Throttle {
         (deadlines.room, deadlines.writes) = (backlog.room, self.writes.load(Ordering::Relaxed));
     }
 
-    /// Describes a flush or compaction to the pacer: the bytes left to write, and its deadline. `done_bytes` are
-    /// already written.
+    /// Returns the description of a flush or compaction for the pacer: the bytes that it has yet to write, and its
+    /// deadline. It has already written `done_bytes` bytes.
     fn job(&self, chore: WorkKind, done_bytes: u64) -> PacedJob {
         let mut deadlines = self.deadlines.lock().unwrap_or_else(PoisonError::into_inner);
         let (all_bytes, room_bytes) = match chore {
@@ -220,7 +220,7 @@ impl Throttle {
         WorkThrottle { pace: Arc::clone(self), chore, writes, written: None, done_bytes: 0 }
     }
 
-    /// Returns the total time in microseconds for which work of this kind has paused between pieces.
+    /// Returns the total time in microseconds for which work of this kind has paused after writing a piece of a table.
     pub(crate) fn rest_micros(&self, chore: WorkKind) -> u64 {
         self.rest_counter(chore).load(Ordering::Relaxed)
     }
