@@ -82,14 +82,14 @@ struct Inner {
     telemetry: Telemetry,
 }
 
-/// Effect of sending a request twice. The client decides by it if it retries the request.
+/// Consequence of sending a request twice, by which the client decides if it retries the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetrySafety {
     /// The request does no harm if it is sent twice.
     Harmless,
     /// A repetition may do harm, so the client retries the request only if it had no effect.
     IfNoEffect,
-    /// The client never retries the request. The caller of the client may retry it.
+    /// The client never retries the request. The caller of the client decides if it sends the request again.
     Never,
 }
 

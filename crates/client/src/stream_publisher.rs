@@ -90,13 +90,13 @@ struct Inner {
 struct GatheredRecords {
     batch: RecordBatch,
     outcome: Arc<Outcome>,
-    /// Outcome of the most recent batch with records; it may not be known yet.
+    /// Outcome of the most recent batch to which a caller has added records; it may not be known yet.
     last: Option<Arc<Outcome>>,
     abandoned: bool,
     failed: Option<Error>,
 }
 
-/// Outcome of a batch, shared by all callers that published a record in this batch.
+/// Outcome of a batch (appended, or an error), shared by all callers that published a record in this batch.
 #[derive(Default)]
 struct Outcome {
     done: OnceLock<Result<Appended, Error>>,
