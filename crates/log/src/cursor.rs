@@ -91,7 +91,8 @@ impl Window {
         Ok(&self.bytes[from..from + len])
     }
 
-    /// Returns the same bytes as [`view`](Self::view), as a reference-counted slice of the window's memory.
+    /// Returns `len` bytes of the file from position `at`, like [`view`](Self::view), as a reference-counted slice of
+    /// the window's memory.
     pub(crate) fn share(&mut self, at: u32, len: usize) -> io::Result<Bytes> {
         let len = self.view(at, len)?.len();
         if len == 0 {

@@ -79,7 +79,8 @@ impl Damage {
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
-    /// Generates an id. The generation is mixed in, so a repeated seed does not repeat an id.
+    /// Generates the id of a segment. Its generation (segment number) is mixed in, so a repeated seed does not repeat
+    /// an id.
     pub(crate) fn draw(seed: u64, generation: Generation) -> Self {
         let mut x = seed ^ generation.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         loop {

@@ -185,7 +185,7 @@ pub(crate) enum PrepareError {
 }
 
 impl SegmentPool {
-    /// Creates the set of prepared segments. `generation` is the highest one ever seen in the directory;
+    /// Creates the set of prepared segments. `generation` is the highest segment number ever seen in the directory;
     /// `slots` are the file numbers in use.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,

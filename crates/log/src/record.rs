@@ -20,7 +20,7 @@ pub struct Draft<'a> {
     pub index: Index,
     /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
-    /// Payload of the record, in parts.
+    /// Payload of the record, as slices that the log writes one after the other.
     pub payload: &'a [IoSlice<'a>],
 }
 

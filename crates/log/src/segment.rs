@@ -167,7 +167,7 @@ impl Segment {
         }
     }
 
-    /// Reports to the preparer that the writer appends to this segment from now on.
+    /// Reports to the thread that prepares segments that the writer appends to this segment from now on.
     pub(crate) fn begin_filling(self: &Arc<Self>) {
         let active: Weak<Self> = Arc::downgrade(self);
         self.home.progress.begin_segment(active, self.segment_bytes.into());

@@ -71,7 +71,7 @@ pub(crate) struct Core {
     offset: u32,
     pub next: Lsn,
     chain: u32,
-    /// LSN below which all records are durable according to the last batch written.
+    /// LSN below which all records are durable, as the header of the last written batch attests.
     attested: Lsn,
     /// Sealed segments that are not completely synced yet, oldest first.
     pub unsynced: Vec<Arc<Segment>>,
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Returns the position in the active segment after the last batch.
+    /// Returns the byte position in the active segment after the last batch.
     #[inline]
     pub(crate) fn written_bytes(&self) -> u32 {
         self.offset
