@@ -111,8 +111,7 @@ enum Origin {
 }
 
 impl TableStore {
-    /// Opens the tables in a directory. Creates the directory if it is missing. `pacer` decides how long flushes and
-    /// compactions pause.
+    /// Opens the tables in a directory; creates a missing one. `pacer` sets the pauses of flushes and compactions.
     pub(crate) fn open(dir: &Path, options: TableOptions, pacer: Arc<Pacer>) -> Result<Self, BackendError> {
         let compression = compression_type(options.compression)?;
         let disk = open_os_dir(dir)?;
