@@ -1,4 +1,6 @@
-//! A cache: TTLs, conditions, counters. `cargo run --example cache -- 127.0.0.1:7071`
+//! Example of a cache: entries with a time to live, conditional writes, counters.
+//!
+//! Run: `cargo run --example cache -- 127.0.0.1:7071`
 
 use std::time::Duration;
 

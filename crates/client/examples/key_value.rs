@@ -1,4 +1,6 @@
-//! Keys and values: put, get, conditions, scans, commits. `cargo run --example key_value -- 127.0.0.1:7071`
+//! Example of a keyspace: put, get, conditional writes, scans, commits.
+//!
+//! Run: `cargo run --example key_value -- 127.0.0.1:7071`
 
 use thalweg_client::{Client, Endpoint, Error, Options, Put, ScanRange};
 use thalweg_types::command::{CommitBuilder, Expect};

@@ -1,4 +1,6 @@
-//! A stream: an idempotent publisher, a tail, a consumer group. `cargo run --example streams -- 127.0.0.1:7071`
+//! Example of a stream: an idempotent publisher, a subscription from the start (a tail), a consumer group.
+//!
+//! Run: `cargo run --example streams -- 127.0.0.1:7071`
 
 use std::time::Duration;
 

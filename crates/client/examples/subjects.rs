@@ -1,4 +1,6 @@
-//! Subjects: publish in batches, subscribe, ask. `cargo run --example subjects -- 127.0.0.1:7071`
+//! Example of subjects: publish in batches, subscribe, send a request and wait for its answer.
+//!
+//! Run: `cargo run --example subjects -- 127.0.0.1:7071`
 
 use std::time::Duration;
 

@@ -53,7 +53,8 @@ struct Id {
 pub struct CacheValue {
     /// Value of the entry. The value is not copied, and keeps the whole read buffer of the reply alive.
     pub value: Bytes,
-    /// Version that the write of this entry assigned to it.
+    /// Version of the entry: a number that the server assigned when the entry was last written. Each put of a key
+    /// assigns a higher number.
     pub version: u64,
     /// Remaining time to live of the entry; `None` if it has no deadline and lives until the cache evicts it.
     pub remaining: Option<Duration>,
@@ -211,7 +212,7 @@ impl Cache {
     }
 
     /// Sets the entry of a key with a condition and a time to live. Returns the entry's version, or the error
-    /// `condition_failed`.
+    /// `condition_failed` if the present entry does not meet the condition.
     pub async fn put_with(
         &self,
         key: &[u8],
@@ -263,8 +264,8 @@ impl Cache {
         self.ask(RetrySafety::IfNoEffect, add, |frame| Ok(reply_of::<wire::CacheCounter>(frame)?.value)).await
     }
 
-    /// Returns a page of at most `limit` keys of the cache in an unspecified order, and the cursor of the
-    /// next page.
+    /// Returns a page of at most `limit` keys of the cache in an unspecified order, and the cursor of the next page
+    /// (`None` after the last page). `cursor` is `None` for the first page.
     pub async fn keys(&self, cursor: Option<u64>, limit: u32) -> Result<(Vec<Bytes>, Option<u64>), Error> {
         let read = |frame: &SharedFrame| {
             let wire::CacheKeys { cursor, keys } = reply_of(frame)?;

@@ -166,7 +166,7 @@ impl Task {
     }
 }
 
-/// Passes a received frame to its receiver.
+/// Passes a frame that the channel has received to the request or subscription that waits for it.
 fn route_to_receiver(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
     let Some(kind) = Kind::from_code(frame.header.kind) else { return Ok(()) }; // from a newer server
     if kind == Kind::Deliver {

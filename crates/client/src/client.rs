@@ -72,9 +72,9 @@ pub struct Client {
 
 struct Inner {
     pool: Pool,
-    /// Connections to the nearest member, if the options request them.
+    /// Connections to the member with the shortest round trip, if the options request them.
     nearest: Option<Pool>,
-    /// Connections to the members that have the keys of spread caches.
+    /// Connections to single members, for caches whose keys are spread over the members of the cluster.
     members: MemberPools,
     directory: Arc<Directory>,
     options: Arc<Options>,
@@ -82,14 +82,14 @@ struct Inner {
     telemetry: Telemetry,
 }
 
-/// Effect of sending a request twice. The client decides by it if it retries the request.
+/// Consequence of sending a request twice, by which the client decides if it retries the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetrySafety {
     /// The request does no harm if it is sent twice.
     Harmless,
     /// A repetition may do harm, so the client retries the request only if it had no effect.
     IfNoEffect,
-    /// The client never retries the request. The caller of the client may retry it.
+    /// The client never retries the request. The caller of the client decides if it sends the request again.
     Never,
 }
 
@@ -462,7 +462,7 @@ fn is_final_retry_error(error: &Error) -> bool {
     answers.contains(&error.code_text())
 }
 
-/// Timeout of a request, and the instant at which it ends.
+/// Timeout of a request, and the instant at which this timeout ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     timeout: Option<Duration>,
@@ -482,7 +482,8 @@ impl Clock {
         self.remaining().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Returns the result of `work`. If the deadline passes first, returns a timeout error that states `effect`.
+    /// Returns the result of `work`. If the request's deadline passes first, returns a timeout error that states
+    /// `effect`, the effect of the request on the server.
     pub(crate) async fn within<T>(
         &self,
         effect: Effect,
@@ -494,7 +495,7 @@ impl Clock {
     }
 }
 
-/// Waits for the answer to a ping.
+/// Waits for the server's answer to a ping, at most until the request's timeout.
 async fn answered(clock: &Clock, pong: oneshot::Receiver<()>) -> Result<(), Error> {
     let closed = |_| Error::Lost { why: Lost::Closed, effect: Effect::Unknown };
     clock.within(Effect::Nothing, async { pong.await.map_err(closed) }).await

@@ -51,11 +51,11 @@ pub enum ClusterChange {
         /// Consensus term to which this change belongs.
         term: u64,
     },
-    /// A node became a member, as a learner.
+    /// A node became a member of the cluster, as a learner (it receives entries but does not vote).
     Joined(u64),
-    /// A learner became a voter.
+    /// A learner (a member that does not vote) became a voter.
     Promoted(u64),
-    /// A member was removed.
+    /// A member was removed from the cluster.
     Removed(u64),
     /// The reporting node receives frames again from a member that was silent.
     Alive(u64),
@@ -74,7 +74,7 @@ pub enum ClusterChange {
     Undecided(u64),
     /// A change that this version of the client does not know.
     Other {
-        /// Name of the event.
+        /// Name of the unknown event, as the node sent it.
         event: String,
         /// Node that the event is about.
         node: Option<u64>,
@@ -131,18 +131,18 @@ pub struct ClusterEvent {
     pub sequence: u64,
     /// Wall-clock time of the node in microseconds since 1970.
     pub unix_micros: u64,
-    /// The change.
+    /// Change in the cluster that the event reports.
     pub change: ClusterChange,
-    /// Name of the node that the change is about, if the node that answers knows it.
+    /// Name of the node that the change is about; `None` if the node that reports the event does not know the name.
     pub name: Option<String>,
 }
 
-/// Item that a watch of the cluster returns.
+/// Item that a watch of the cluster returns: an event, or missing events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterUpdate {
     /// A change in the cluster.
     Event(ClusterEvent),
-    /// This number of events is missing here, because the node did not keep them until the client was ready for them.
+    /// A gap in the watch: the node did not keep this number of events until the client was ready for them.
     Missed(u64),
     /// The events that follow come from another node, or from the same node after a restart, and are all events that
     /// this node keeps. Some events may be missing here. Changes that the watch has already returned may appear again,
@@ -173,8 +173,8 @@ impl Client {
 
 #[derive(Debug)]
 struct EventSource {
-    /// Run to which the sequence number `after` belongs; `None` before the first reply, unless the caller of the watch
-    /// has stated a run.
+    /// Run (from start to stop) of the node that numbered the event `after`; `None` before the first reply, unless the
+    /// caller of the watch has stated a run.
     run: Option<u64>,
     /// Sequence number of the last event that the watch returned. `None` before the first reply, if the watch begins
     /// with the next event.

@@ -39,9 +39,9 @@ pub(crate) struct Connected {
 /// Facts that a server states about itself in its welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// Version of the server, for display.
+    /// Version of the server's program, for display.
     pub version: String,
-    /// Id of the node.
+    /// Node id of the server.
     pub node: u64,
     /// Number of this run of the server. The server chooses another number at each start.
     pub run: u64,
@@ -133,7 +133,7 @@ impl HandshakeChannel {
         Ok(())
     }
 
-    /// Returns the next frame from the server.
+    /// Waits for the next frame from the server during the handshake.
     async fn next(&mut self) -> Result<SharedFrame, ConnectError> {
         loop {
             if let Some(frame) = self.decoder.next_shared().map_err(|error| ConnectError::Lost(error.into()))? {

@@ -50,7 +50,7 @@ pub(crate) struct Directory {
     redirects: AtomicBool,
     /// Number of times that the client connected to a server whose data set differs from the previous server's.
     data: AtomicU32,
-    /// Number of changes after which a connection may have to move to another node.
+    /// Number of changes so far after which a connection may have to move to another node, such as a new leader.
     version: watch::Sender<u64>,
 }
 
@@ -59,12 +59,12 @@ struct DirectoryState {
     members: Vec<ClusterMember>,
     /// Ids of the members in ascending order. The list is replaced only when the set of members changes.
     ids: Arc<[u64]>,
-    /// Id and address of the leader.
+    /// Id and address of the cluster's leader, as far as the client knows it.
     leader: Option<(u64, String)>,
     term: u64,
     /// Owner of the server's data; `None` if no node has stated it yet.
     owner: Option<DataOwner>,
-    /// Leader to which this client failed to connect.
+    /// Id of a leader to which this client failed to connect.
     unreachable: Option<u64>,
     /// Node that gave no answer, or that knows no leader. The client asks another node for the leader then.
     doubted: Option<u64>,
@@ -269,7 +269,7 @@ impl Directory {
 /// Effect that new knowledge about the cluster has on the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// Connections stay where they are.
+    /// The new knowledge changes nothing for connections: each stays on its node.
     None,
     /// A connection may have to move to another node.
     Relevant,

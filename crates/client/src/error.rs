@@ -21,7 +21,7 @@ pub enum Error {
     /// The request timed out.
     #[error("no reply within {after:?}{}: the server is slow or down; try again, or allow more time", unknown(*effect))]
     TimedOut {
-        /// Time that the client waited.
+        /// Time that the client waited for the reply to the request.
         after: Duration,
         /// Effect of the request on the server: none, or unknown.
         effect: Effect,
@@ -38,7 +38,7 @@ pub enum Error {
     /// before you repeat the write.
     #[error("the write may or may not have happened, and was not repeated: {cause}")]
     OutcomeUnknown {
-        /// The last error of the request.
+        /// Error with which the last attempt to send the request failed.
         cause: Box<Self>,
     },
     /// The client had no connection during the whole time that the request could wait.
@@ -51,7 +51,7 @@ pub enum Error {
     /// Keys on other members are still available.
     #[error("node {node:016x} cannot be reached, and no other node has its part of the cache: {why}")]
     NodeAway {
-        /// Id of the member.
+        /// Id of the member that the client cannot reach.
         node: u64,
         /// Error of the last attempt to connect to the member.
         why: Arc<ConnectError>,
@@ -59,7 +59,7 @@ pub enum Error {
     /// The frames that the server sent violate the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(ProtocolError),
-    /// The request cannot be sent.
+    /// The client cannot send the request, because the request itself is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The server has restarted since the client looked up an id that is valid only for one run of the server. The
@@ -90,8 +90,8 @@ pub struct Failure {
     pub action: Action,
     /// Effect of the request on the server: none, or unknown.
     pub effect: Effect,
-    /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
-    /// no data.
+    /// Durability level of the stored data that the error reveals, such as a key's revision; `None` if it reveals no
+    /// data.
     pub shown: Option<Durability>,
     /// Stable code of the error, for programs.
     pub code: String,
@@ -197,7 +197,7 @@ pub enum ProtocolError {
     /// A reply has a kind of frame that cannot answer the request.
     #[error("a request was answered with a frame of kind {kind:#06x}")]
     WrongReply {
-        /// Kind of the frame, as its number in the protocol.
+        /// Number that the protocol assigns to the kind of the wrong reply.
         kind: u16,
     },
     /// A frame has another number of records than it states, or a record does not decode.
@@ -211,10 +211,10 @@ pub enum ProtocolError {
 /// Cause of the loss of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The socket failed.
+    /// The socket of the connection failed.
     #[error("the connection broke: {message}")]
     Broken {
-        /// Kind of the I/O error.
+        /// Kind of the socket's I/O error.
         kind: io::ErrorKind,
         /// Message of the operating system.
         message: String,
@@ -225,7 +225,7 @@ pub enum Lost {
     /// The server said goodbye.
     #[error("the server said goodbye: {message}")]
     Goodbye {
-        /// Reason that the server stated.
+        /// Reason that the server stated in its goodbye.
         reason: Reason,
         /// Advice of the server to the client: connect again, fix the cause, or stop.
         class: Action,
@@ -241,7 +241,7 @@ pub enum Lost {
     /// The client moved to another node of the cluster, such as a new leader.
     #[error("the client has moved to another node of the cluster")]
     Moved,
-    /// The client was closed.
+    /// The client itself ended the connection, because the client was closed.
     #[error("the client was closed")]
     ByClient,
 }
@@ -285,7 +285,7 @@ pub enum ConnectError {
     /// Dialling the server's address failed.
     #[error(transparent)]
     Dial(DialError),
-    /// The handshake failed.
+    /// The handshake with the server failed.
     #[error(transparent)]
     Handshake(HandshakeError),
     /// The connection was lost before the welcome.
@@ -294,7 +294,7 @@ pub enum ConnectError {
     /// The server sent no welcome within the timeout.
     #[error("no welcome within {after:?}: is this the server's native port?")]
     TimedOut {
-        /// Time that the client waited.
+        /// Time that the client waited for the server's welcome.
         after: Duration,
     },
     /// No node has told the client the address at which this member serves the native protocol.
@@ -303,7 +303,7 @@ pub enum ConnectError {
     /// The node that answers at the address is not the wanted one.
     #[error("node {found:016x} answers at the address of the node")]
     OtherNode {
-        /// Id of the node that answers.
+        /// Id of the node that answers at the address.
         found: u64,
     },
     /// The client has not finished any attempt to connect.

@@ -38,7 +38,7 @@ pub struct Group(Arc<NamedObject>);
 /// Options of a push: the server sends deliveries to a member of a group as records arrive.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
-    /// Name of the member that receives.
+    /// Name of the member of the group that receives the deliveries.
     pub member: String,
     /// Maximum number of records that the member may hold, delivered but not yet acked or nacked; 0 selects the
     /// server's default.
@@ -46,7 +46,8 @@ pub struct PushOptions {
     /// Maximum number of bytes of records that the member may hold, delivered but not yet acked or nacked; 0 selects
     /// the server's default.
     pub held_bytes: u64,
-    /// Time at which the group redelivers records that the member has not acked or nacked when the push ends.
+    /// Time at which the group redelivers records that the member has not acked or nacked when the push (this
+    /// subscription) ends.
     pub release: Release,
     /// Numbers of records and bytes that the server may send before the application has taken them; `None`
     /// selects the client's [`Window`].
@@ -70,9 +71,10 @@ pub struct Delivery {
     /// Number of this attempt to deliver the records. Every ack and nack of these records states this number, also
     /// within a commit.
     pub attempt: Attempt,
-    /// Space time at which the attempt ends. The group redelivers records that are not acked or nacked by then.
+    /// Time, by the cluster's own clock (space time), at which the attempt ends. The group redelivers records that are
+    /// not acked or nacked by then.
     pub deadline: SpaceTime,
-    /// Delivered records.
+    /// Records of the stream that this delivery contains.
     pub records: Records,
 }
 
@@ -128,7 +130,7 @@ impl Group {
         self.0.create(|out| encode_create_group(out, stream, name, start, config)).await
     }
 
-    /// Returns the description of the group.
+    /// Returns the description of the group: its configuration, position and statistics.
     pub async fn describe(&self) -> Result<GroupInfo, Error> {
         let (stream, name) = self.parts();
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group);
@@ -207,7 +209,8 @@ impl Group {
         Ok(Pushes { group: self.clone(), feed })
     }
 
-    /// Acks the records that the settlements name. Records that are already acked or nacked stay as they are.
+    /// Acks records. Each settlement names a delivery attempt and those of its records to ack. Records that are already
+    /// acked or nacked stay as they are.
     pub async fn ack(&self, settlements: &[Settlement]) -> Result<SettlementResult, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_ack(out, GroupId(id), settlements);
         // A settlement that arrives twice does no harm: the second time, the group reports its records as lapsed.

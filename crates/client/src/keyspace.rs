@@ -44,7 +44,7 @@ pub struct Value {
     pub lease: Option<LeaseId>,
     /// Length of the value in bytes, also if the request did not ask for the value itself.
     pub value_bytes: u64,
-    /// Durability level that all data in the reply has reached.
+    /// Durability level that all data in the reply with this value has reached.
     pub durability: Durability,
 }
 
@@ -62,7 +62,7 @@ pub struct Put<'a> {
 /// Range and options of a scan.
 #[derive(Clone, Debug)]
 pub struct ScanRange {
-    /// Prefix that all returned keys have.
+    /// Prefix that all keys returned by the scan have.
     pub prefix: Vec<u8>,
     /// Lowest key to return, whatever the direction of the scan; `None` for no lower bound.
     pub start: Option<Vec<u8>>,
@@ -124,7 +124,8 @@ pub struct Version {
     /// Revision that ended the version: from this revision on, the version is no longer current. 0 if the
     /// version is current.
     pub until: Revision,
-    /// Space time of the commit with the revision `until`; 0 if the version is current.
+    /// Timestamp of the commit with the revision `until`, by the cluster's own clock (space time); 0 if the version is
+    /// current.
     pub until_time: SpaceTime,
     /// Value that the key had in this version.
     pub value: Bytes,
@@ -137,7 +138,7 @@ pub struct Versions {
     pub oldest: Revision,
     /// Revision to pass as `before` to get the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
-    /// Versions of the page.
+    /// Versions of the key on this page, newest first.
     pub versions: Vec<Version>,
 }
 

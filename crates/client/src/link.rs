@@ -119,7 +119,7 @@ impl Link {
         self.load.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the link has a connection.
+    /// Returns true if the link (one channel to the server) has a connection.
     pub(crate) fn is_connected(&self) -> bool {
         matches!(self.lock().connection, ConnectionState::Up(_))
     }
@@ -129,8 +129,8 @@ impl Link {
         self.lock().generation
     }
 
-    /// Returns true if a caller can stage a frame now. Otherwise the caller has to wait for a connection or for room,
-    /// and `changed` notifies it later.
+    /// Returns true if a caller can stage a frame (hand it over for sending) on this link now. Otherwise the caller has
+    /// to wait for a connection or for room, and `changed` notifies it later.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
         !matches!(state.ready(&any_server, &self.options), Err(StageError::Room | StageError::Connection(_)))
@@ -153,7 +153,7 @@ impl Link {
         }
     }
 
-    /// Returns the reason why the link has no connection; `None` if it has one.
+    /// Returns the reason why the link (one channel to the server) has no connection; `None` if it has one.
     pub(crate) fn connect_error(&self) -> Option<Arc<ConnectError>> {
         match &self.lock().connection {
             ConnectionState::Down(why) | ConnectionState::Dead(why) => Some(why.clone()),
@@ -161,7 +161,7 @@ impl Link {
         }
     }
 
-    /// Returns the number of the server's run, if the link has a connection.
+    /// Returns the number of the present run of the server, from start to stop; `None` if the link has no connection.
     pub(crate) fn run(&self) -> Run {
         match &self.lock().connection {
             ConnectionState::Up(parameters) => Some(parameters.run),

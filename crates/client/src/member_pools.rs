@@ -15,9 +15,9 @@ use crate::{
     pool::{Pool, PoolRole},
 };
 
-/// Connections to one member.
+/// Connections to one member of the cluster.
 pub(crate) struct MemberPool {
-    /// Id of the member.
+    /// Id of the member to which the connections lead.
     pub node: u64,
     pub pool: Pool,
 }

@@ -15,7 +15,7 @@ pub struct ClusterMembers {
     /// Id of the cluster; `None` if the node's version is too old to send it. A cluster that is restored from a backup,
     /// or created anew, gets another id.
     pub cluster: Option<ClusterId>,
-    /// Id of the node that answered.
+    /// Id of the node that sent this knowledge.
     pub node: u64,
     /// Id of the leader; `None` if the answering node knows no leader.
     pub leader: Option<u64>,

@@ -11,7 +11,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Maximum number of names in the table.
+/// Maximum number of names in the table of resolved names.
 pub(crate) const MAX_NAMES: usize = 16_384;
 
 /// Kind and name of an object on the server, which has an id.
@@ -76,7 +76,7 @@ impl Names {
         names.ids.insert(name, id);
     }
 
-    /// Removes a name from the table if the table has the id `id` for it.
+    /// Removes the name from the table of resolved names, if the table maps it to this id.
     pub(crate) fn forget(&self, name: &Name, id: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.ids.get(name) == Some(&id) {

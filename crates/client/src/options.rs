@@ -88,9 +88,9 @@ pub enum ReadFrom {
 pub struct Retries {
     /// Maximum number of retries of a request; 0 for none. Attempts to reconnect are not limited.
     pub max_attempts: u32,
-    /// Base of the pauses, which double with each retry.
+    /// Base of the pauses between retries, which double with each retry.
     pub base: Duration,
-    /// Longest pause between two retries.
+    /// Longest pause between two retries of a request.
     pub max: Duration,
 }
 
@@ -110,10 +110,11 @@ impl Window {
     }
 }
 
-/// Default window of a subscription.
+/// Default window of a subscription: the numbers of messages and bytes that the server may send before the application
+/// has taken them.
 pub const DEFAULT_WINDOW: Window = Window { messages: 65_536, bytes: 8 * 1024 * 1024 };
 
-/// Default retries of a client.
+/// Default number of retries of a client's requests, and default pauses between them.
 pub const DEFAULT_RETRIES: Retries =
     Retries { max_attempts: 5, base: Duration::from_millis(10), max: Duration::from_secs(1) };
 

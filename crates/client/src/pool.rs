@@ -55,7 +55,7 @@ const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two measurements of the round trips to all members.
 const MEASURE_EVERY: Duration = Duration::from_secs(30);
 
-/// Number of round trips of one measurement. The shortest of them counts.
+/// Number of round trips with which the client measures its distance to a member. The shortest of them counts.
 const ROUND_TRIPS: u32 = 3;
 
 /// Node of a cluster to which the connections of a pool lead.
@@ -63,7 +63,7 @@ const ROUND_TRIPS: u32 = 3;
 pub(crate) enum PoolRole {
     Leader,
     Nearest,
-    /// The member with this id.
+    /// The connections lead to the member with this id.
     Member(u64),
 }
 
@@ -127,7 +127,7 @@ impl Pool {
         (Self { links, next: AtomicUsize::new(0), supervisors, server, moved }, first)
     }
 
-    /// Notifies waiting requests when the pool has a new connection, for example to another node.
+    /// Returns the notifier on which requests wait for a new connection of the pool, for example to another node.
     pub(crate) fn moved(&self) -> &Notify {
         &self.moved
     }
@@ -211,9 +211,10 @@ struct Supervisor {
 enum End {
     /// The client is closed, or connecting again cannot help. The supervisor makes no further attempt to connect.
     Final,
-    /// The connection was lost.
+    /// The connection to the node was lost.
     Lost,
-    /// Another node is better for this pool. The links move to this connection.
+    /// Another node is better for this pool, such as a new leader. The links move to this connection, which leads
+    /// there.
     Moved(Box<Connected>),
 }
 

@@ -50,11 +50,11 @@ pub struct PublisherOptions {
     pub delay: Duration,
     /// Choice of a checksum in each batch, which receivers verify.
     pub checksum: Checksum,
-    /// Acknowledgements that the publisher requests from the server.
+    /// Choice of acknowledgements that the publisher requests from the server.
     pub acks: Acks,
 }
 
-/// Acknowledgements that a publisher requests from the server.
+/// Choice of acknowledgements that a publisher requests from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
     /// No acknowledgements. The server reports only failures, which the client counts.
@@ -118,7 +118,7 @@ struct GatheredMessages {
     failed: Option<Error>,
 }
 
-/// Function that adds a message to the batch.
+/// Function that adds a message to the publisher's present batch.
 type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 'a;
 
 /// Event that a message has to wait for before the publisher can take it.
@@ -281,7 +281,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Lets the background task send the batch.
+    /// Leaves the gathered batch to the background task, which sends it when its delay has passed.
     fn leave_to_sender(&self, gathered: &mut GatheredMessages) {
         if !std::mem::replace(&mut gathered.sender_waits, true) {
             self.begun.notify_one();

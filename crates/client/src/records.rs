@@ -39,7 +39,7 @@ struct Run {
 pub struct RecordAt<'a> {
     /// Offset of the record.
     pub offset: Offset,
-    /// Space time at which the record was appended.
+    /// Time at which the record was appended, by the cluster's own clock (space time).
     pub time: SpaceTime,
     /// Number of times a consumer group has delivered the record, including this time; 0 if no group
     /// delivered it.
@@ -53,7 +53,7 @@ pub struct RecordAt<'a> {
 pub struct OwnedRecord {
     /// Offset of the record.
     pub offset: Offset,
-    /// Space time at which the record was appended.
+    /// Time at which the record was appended, by the cluster's own clock (space time).
     pub time: SpaceTime,
     /// Number of times a consumer group has delivered the record, including this time; 0 if no group
     /// delivered it.
@@ -95,13 +95,13 @@ impl Records {
         Ok(Self { payload: frame.payload.clone(), runs, count, next, high_watermark, durability })
     }
 
-    /// Number of records.
+    /// Number of records in the frame.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::try_from(self.count).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if there are no records.
+    /// Returns true if the frame has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

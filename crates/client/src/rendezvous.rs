@@ -43,7 +43,7 @@ mod tests {
         (0..KEYS).map(|number| format!("session:{number}").into_bytes())
     }
 
-    /// Node ids, which can be any 64-bit numbers.
+    /// Returns `count` different node ids. Such an id can be any 64-bit number.
     fn ids(count: u64) -> Vec<u64> {
         (1..=count).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
     }

@@ -1,4 +1,4 @@
-//! Decoding of replies.
+//! Decodes the frames with which the server replies to requests.
 
 use thalweg_wire::{DecodeError, Effect, Failed, Fields, FieldsError, Frame, Kind, SharedFrame};
 

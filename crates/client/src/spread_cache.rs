@@ -1,8 +1,8 @@
 //! Caches whose keys are spread over the members of a cluster: each key has its entry on one node.
 //!
-//! Owns: the choice of the member for each key, and the division of requests for several keys. Does not own: the hash
-//! (`rendezvous`), the list of members (`directory`), the requests to a member (`cache`) and the connections to it
-//! (`member_pools`).
+//! Owns: the choice of the member for each key, and the split of a request for several keys into one request to each
+//! member. Does not own: the hash (`rendezvous`), the list of members (`directory`), the requests to a member (`cache`)
+//! and the connections to it (`member_pools`).
 //!
 //! Invariant: the member that has a key depends only on the set of members, not on their health. If the keys of a
 //! failed member moved to other members, that member could later return with entries that have been replaced or deleted
@@ -98,8 +98,9 @@ impl SpreadCache {
         Ok(node_for(key, &self.members().await?))
     }
 
-    /// Returns the part of the cache on each member, with the member's id. Use the parts for operations such as listing
-    /// keys or reading statistics. Without a cluster, there is one part, with the id 0.
+    /// Returns a handle of the cache on each member, with the member's id. Each of these caches has a part of the keys.
+    /// Use the handles for operations such as listing keys or reading statistics. Without a cluster, there is one
+    /// cache, with the id 0.
     pub async fn parts(&self) -> Result<Vec<(u64, Cache)>, Error> {
         let members = self.members().await?;
         let nodes = if members.is_empty() { &[ALONE][..] } else { &members[..] };
@@ -191,7 +192,7 @@ impl SpreadCache {
         join_all(parts.iter().map(|(_, part)| part.clear())).await.into_iter().collect()
     }
 
-    /// Drops the cache on all members. If a member fails, the call returns its error; the parts on the other members
+    /// Drops the cache on all members. If a member fails, the call returns its error; the caches on the other members
     /// are dropped. The next use creates the cache again if this handle may create it.
     pub async fn drop_cache(&self) -> Result<(), Error> {
         let parts = self.parts().await?;
@@ -215,7 +216,7 @@ impl SpreadCache {
         Ok(client.directory().member_ids())
     }
 
-    /// Returns the part of the cache on a member.
+    /// Returns the handle of the cache on the member `node`, which has a part of the keys.
     fn part(&self, members: &Arc<[u64]>, node: u64) -> Result<Cache, Error> {
         let Inner { client, name, create, max_bytes, parts } = &*self.0;
         let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);

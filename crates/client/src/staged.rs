@@ -12,7 +12,7 @@ use crate::error::Invalid;
 /// Minimum number of staged bytes that move to the queue of the socket without a copy. Fewer bytes are copied into it.
 pub(crate) const HAND_OVER_BYTES: usize = 32 * 1024;
 
-/// Frames that wait to be moved to the queue of the socket.
+/// Frames that callers have staged (handed over for sending) and that wait to be moved to the queue of the socket.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     pub(crate) frames: Vec<u8>,

@@ -20,11 +20,11 @@ pub struct Status {
     pub reason: String,
     /// Durability level that the server uses for writes whose request states no level.
     pub durability: Durability,
-    /// Id of the node.
+    /// Id of the node that answered.
     pub node: u64,
     /// Time since the node started.
     pub uptime: Duration,
-    /// Space time of the node.
+    /// Present time of the cluster's own clock (space time), as far as the node knows it.
     pub space_time: SpaceTime,
     /// Version of the server's software.
     pub version: String,

@@ -75,7 +75,7 @@ impl Stream {
         self.0.create(|out| encode_create_stream(out, self.name(), config)).await
     }
 
-    /// Returns the description of the stream.
+    /// Returns the description of the stream: its configuration, offsets and size.
     pub async fn describe(&self) -> Result<StreamInfo, Error> {
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream);
         self.client().request(RequestOptions::READ, wire::FindStream { name: self.name() }, read).await
@@ -108,7 +108,7 @@ impl Stream {
         self.0.write(RetrySafety::IfNoEffect, encode, done).await.map(drop)
     }
 
-    /// Appends one record.
+    /// Appends one record to the stream.
     pub async fn append(&self, record: &Record<'_>) -> Result<Appended, Error> {
         let mut batch = RecordBatch::new();
         batch.push(record)?;

@@ -49,7 +49,7 @@ const MAX_GAPS: u32 = 8;
 /// Bounds on the batches of a stream publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPublisherOptions {
-    /// Number of records at which a batch is full.
+    /// Number of records at which a batch of the publisher is full.
     pub max_records: u32,
     /// Size in bytes at which a batch is full. A larger record is sent in a batch of its own.
     pub max_bytes: usize,
@@ -90,13 +90,13 @@ struct Inner {
 struct GatheredRecords {
     batch: RecordBatch,
     outcome: Arc<Outcome>,
-    /// Outcome of the most recent batch with records; it may not be known yet.
+    /// Outcome of the most recent batch to which a caller has added records; it may not be known yet.
     last: Option<Arc<Outcome>>,
     abandoned: bool,
     failed: Option<Error>,
 }
 
-/// Outcome of a batch, shared by all callers that published a record in this batch.
+/// Outcome of a batch (appended, or an error), shared by all callers that published a record in this batch.
 #[derive(Default)]
 struct Outcome {
     done: OnceLock<Result<Appended, Error>>,
@@ -227,7 +227,7 @@ impl StreamPublisher {
     }
 }
 
-/// Function that adds a record to the batch.
+/// Function that adds a record to the publisher's gathered batch.
 type Push<'a> = dyn FnMut(&mut RecordBatch) -> Result<(), RecordError> + Send + 'a;
 
 impl Drop for Handle {
@@ -332,7 +332,7 @@ impl Worker {
         }
     }
 
-    /// Takes the gathered batch for sending. Returns false if no records were gathered.
+    /// Takes the batch that callers have gathered, to send it. Returns false if no records were gathered.
     fn take(&mut self) -> bool {
         let mut gathered = self.inner.lock();
         if gathered.batch.is_empty() {
@@ -392,7 +392,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reports the error to all callers that wait for an outcome, and to all later calls. Only the first error is kept.
+    /// Reports an error of the publisher to all callers that wait for an outcome, and to all later calls. Only the
+    /// first error is kept.
     fn fail(&self, error: &Error) {
         let mut gathered = self.inner.lock();
         gathered.failed.get_or_insert_with(|| error.clone());

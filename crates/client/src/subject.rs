@@ -24,7 +24,7 @@ use crate::{
     target::Target,
 };
 
-/// Result of a publish.
+/// Result of publishing messages to a subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     /// Number of subscriptions whose queues accepted the message. A queue group counts as one subscription.
@@ -79,7 +79,7 @@ impl MessageBatch {
         Batch::decode(&self.bytes).expect("new() has checked the batch")
     }
 
-    /// Number of messages.
+    /// Number of messages in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.batch().count() as usize
@@ -92,7 +92,7 @@ impl MessageBatch {
         self.len() == 0
     }
 
-    /// Subject of the messages.
+    /// Subject of the messages in the batch.
     #[must_use]
     pub fn subject(&self) -> &[u8] {
         self.batch().subject()
@@ -155,7 +155,7 @@ pub enum Delivered {
     Gap,
 }
 
-/// Encodes a batch of one message.
+/// Encodes a batch that contains one message.
 pub(crate) fn single(subject: &[u8], reply: &[u8], message: &Record<'_>) -> Result<SharedBatch, Error> {
     let mut writer = BatchWriter::with_capacity(subject, reply, message.payload.len() + 64)?;
     writer.push(message)?;
@@ -233,7 +233,7 @@ impl Client {
         client.request(how, wire::Ask { batch: RemainingBytes(&batch.bytes) }, read).await
     }
 
-    /// Publishes an answer to a received request.
+    /// Publishes an answer to the received request `asked`, on the subject that the request names for answers.
     pub async fn answer(&self, asked: &OwnedMessage, message: &[u8]) -> Result<Published, Error> {
         self.publish(&asked.reply, message).await
     }

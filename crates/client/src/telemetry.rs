@@ -50,7 +50,7 @@ struct Counters {
     retries: AtomicU64,
 }
 
-/// Counters of one client.
+/// Counters of the requests of one client.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     is_on: AtomicBool,
@@ -86,7 +86,7 @@ impl Telemetry {
         counters.buckets[Log2Histogram::bucket_of(nanos)].fetch_add(1, Relaxed);
     }
 
-    /// Counts a retry of a request to `target`.
+    /// Counts a retry of a request. `target` decides if it is a read, a write or another request.
     pub(crate) fn retried(&self, target: Target) {
         if self.is_on() {
             self.of(target).retries.fetch_add(1, Relaxed);

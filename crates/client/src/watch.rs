@@ -16,7 +16,7 @@ use crate::{
 /// Selection of the keys that a watch observes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// A single key.
+    /// The watch observes a single key.
     Key(Vec<u8>),
     /// All keys that begin with a prefix. The empty prefix selects all keys.
     Prefix(Vec<u8>),
@@ -32,11 +32,11 @@ pub enum Watched {
 /// A change of one key, or of all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Kind of the change.
+    /// Kind of the change, such as a put or a delete.
     pub kind: ChangeKind,
     /// Revision of the commit that made the change.
     pub revision: Revision,
-    /// Space time of the commit that made the change.
+    /// Timestamp of the commit that made the change, by the cluster's own clock (space time).
     pub time: SpaceTime,
     /// Key that changed; for a deletion by prefix, the prefix.
     pub key: Bytes,

@@ -21,7 +21,7 @@ use crate::{
     request::reply_of,
 };
 
-/// Result of a commit.
+/// Result of a commit, which carries out several operations together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// Durability level that the commit reached.
@@ -73,7 +73,7 @@ pub(crate) fn put_write(
 }
 
 impl Client {
-    /// Sends a write command; `read` decodes its reply.
+    /// Sends a write command that `encode` writes; `read` decodes the server's reply.
     pub(crate) async fn write<R>(
         &self,
         repeat: RetrySafety,
@@ -182,7 +182,7 @@ fn owned(frame: &SharedFrame, result: &wire::OperationResult<'_>) -> OperationRe
     }
 }
 
-/// Position of the records of an append.
+/// Result of an append: the position of the records in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// Offset of the first appended record; 0 at durability level `none`, at which the server does not return the

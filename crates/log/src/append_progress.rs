@@ -47,7 +47,7 @@ impl TakeTimes {
     }
 }
 
-/// The segment to which the writer appends, as the preparer sees it.
+/// The segment to which the writer appends, as the thread that prepares segments sees it.
 pub(crate) trait ActiveSegment: Debug + Send + Sync {
     /// Returns the size of the segment in bytes, and the number of bytes written to it so far.
     fn size_and_written(&self) -> (u64, u64);

@@ -12,7 +12,8 @@ impl Shared {
         while self.perform(&self.syncer.wait(&*self.clock)).is_continue() {}
     }
 
-    /// Performs the background syncs and writes the idle markers that are due now. Returns true if there were any.
+    /// Performs the background syncs that are due now, and writes a due idle marker (a batch without records, which
+    /// attests that all records are durable). Returns true if there was anything to do.
     pub(crate) fn perform_due(&self) -> bool {
         let mut has_acted = false;
         while let Some(action) = self.syncer.poll(&*self.clock) {

@@ -228,7 +228,7 @@ impl Wake for Unpark {
 struct DurableWait {
     shared: Arc<Shared>,
     lsn: Lsn,
-    /// Key of the registered waker; `Some` while a waker is registered.
+    /// Key under which the waker of this future is registered; `None` while no waker is registered.
     id: Option<u64>,
 }
 

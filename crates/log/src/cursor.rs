@@ -91,7 +91,8 @@ impl Window {
         Ok(&self.bytes[from..from + len])
     }
 
-    /// Returns the same bytes as [`view`](Self::view), as a reference-counted slice of the window's memory.
+    /// Returns `len` bytes of the file from position `at`, like [`view`](Self::view), as a reference-counted slice of
+    /// the window's memory.
     pub(crate) fn share(&mut self, at: u32, len: usize) -> io::Result<Bytes> {
         let len = self.view(at, len)?.len();
         if len == 0 {
@@ -109,7 +110,7 @@ pub(crate) struct Expected {
     pub chain: u32,
 }
 
-/// Position and kind of damage in a segment.
+/// Position of damage in a segment, and the check that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DamageAt {
     pub offset: u32,
@@ -120,9 +121,10 @@ pub(crate) struct DamageAt {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VerifiedBatch {
     pub header: BatchHeader,
-    /// Space time of the first record and highest space time; `None` without records.
+    /// Timestamp of the batch's first record, and highest timestamp of its records; `None` for a batch without records.
+    /// Timestamps are times of the clock that all replicas share (space time).
     pub times: Option<(SpaceTime, SpaceTime)>,
-    /// True if the batch has records of kind `Truncate`.
+    /// True if the batch has records of kind `Truncate`, which void earlier entries.
     pub truncates: bool,
 }
 
@@ -174,7 +176,7 @@ pub(crate) fn read_batch(
         .map(|BodySummary { times, truncates }| VerifiedBatch { header, times, truncates }))
 }
 
-/// Summary of the records of a verified batch.
+/// Facts about the records of a verified batch.
 struct BodySummary {
     times: Option<(SpaceTime, SpaceTime)>,
     truncates: bool,

@@ -38,9 +38,10 @@ const PADDING: [u8; 8] = [0; 8];
 pub(crate) struct Measure {
     pub body_len: u64,
     pub payload_len: u64,
-    /// Space time of the batch's first record, and the highest space time of its records.
+    /// Timestamp of the batch's first record, and highest timestamp of its records, by the clock that all replicas
+    /// share (space time).
     pub times: (SpaceTime, SpaceTime),
-    /// True if some records of the batch are of kind `Truncate`.
+    /// True if some records of the batch are of kind `Truncate`, which voids earlier entries.
     pub truncates: bool,
 }
 
@@ -92,7 +93,7 @@ pub(crate) struct Encoded<'a> {
 pub(crate) enum Body<'a> {
     /// The whole batch in one slice, which begins with space for the batch header.
     Flat(&'a mut [u8]),
-    /// The slices that are written after the batch header.
+    /// Slices of the batch's records and padding, which are written after the batch header.
     Parts(Vec<IoSlice<'a>>),
     /// Records to encode and write piece by piece. Their checksums are known only after the last piece.
     Streamed(Stream<'a>),
@@ -127,7 +128,7 @@ impl Stream<'_> {
     }
 }
 
-/// Appends a record and returns its checksum.
+/// Appends an encoded record (header and payload) to `bytes`, and returns the record's checksum.
 #[inline]
 fn push_record(bytes: &mut Vec<u8>, draft: &Draft<'_>) -> [u8; 4] {
     let at = bytes.len();
@@ -205,7 +206,7 @@ impl Scratch {
     }
 }
 
-/// Returns the slices of a large batch, in the order in which they are written.
+/// Returns the slices of a large batch (record headers, payloads, padding) in the order in which they are written.
 fn gather<'a>(headers: &'a [u8], drafts: &'a [Draft<'a>], body_len: u32) -> Vec<IoSlice<'a>> {
     let pieces: usize = drafts.iter().map(|draft| draft.payload.len() + 1).sum();
     let mut parts = Vec::with_capacity(pieces + 1);

@@ -15,15 +15,15 @@ use crate::format::Damage;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} is corrupt at byte {offset}: {what}: expected {expected:#x}, found {got:#x}")]
 pub struct Corruption {
-    /// The segment file, relative to the disk's root.
+    /// Path of the damaged segment file, relative to the disk's root.
     pub file: String,
     /// Byte offset of the damaged batch, record or header.
     pub offset: u64,
     /// Name of the check that the bytes in the file failed.
     pub what: &'static str,
-    /// Value that the check expected.
+    /// Value that the failed check expected.
     pub expected: u64,
-    /// Value found in the file.
+    /// Value that the failed check found in the file.
     pub got: u64,
 }
 
@@ -43,11 +43,11 @@ impl Corruption {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {operation} {file}: {message}")]
 pub struct DiskFault {
-    /// Operation that failed.
+    /// Name of the disk operation that failed.
     pub operation: &'static str,
-    /// File or directory of the operation.
+    /// File or directory on which the operation failed.
     pub file: String,
-    /// Kind of the I/O error.
+    /// Kind of the I/O error with which the operation failed.
     pub kind: io::ErrorKind,
     /// Message of the operating system.
     pub message: String,
@@ -88,7 +88,7 @@ pub enum OpenError {
         /// Directory of the log.
         dir: String,
     },
-    /// Data that was attested as durable is damaged.
+    /// Data that a later batch header reports as durable is damaged.
     #[error("{0}; restore it from a copy, or open with --repair to cut the log there and lose everything after it")]
     Corrupt(#[from] Corruption),
     /// A segment was written by another version of the program.
@@ -102,14 +102,14 @@ pub enum OpenError {
         /// Format version of the segment file.
         version: u64,
     },
-    /// An option is outside its range.
+    /// An option of the log has a value outside its range.
     #[error("option {option} is {got}, must be {expected}")]
     Option {
-        /// Name of the option.
+        /// Name of the option with the wrong value.
         option: &'static str,
         /// Value of the option, which is outside its range.
         got: u64,
-        /// Description of the permitted values.
+        /// Description of the permitted values of the option.
         expected: String,
     },
     /// A disk operation failed while the log was opened.
@@ -153,7 +153,7 @@ pub enum AppendError {
     /// further writes.
     #[error("the log has failed and accepts no writes: {reason}; check the disk, then restart")]
     Failed {
-        /// Description of the first failure.
+        /// Description of the first write or fsync that failed.
         reason: String,
     },
     /// The log has been closed.
@@ -178,7 +178,7 @@ pub enum AppendError {
     TooLarge {
         /// Bytes of the rejected batch, including headers and padding.
         got: u64,
-        /// Maximum bytes of a batch.
+        /// Maximum bytes of a batch that fits in a segment.
         max: u64,
     },
     /// The batch has no records.
@@ -193,7 +193,7 @@ pub enum AppendError {
     /// No prepared segment file became ready in time; no bytes were written.
     #[error("no prepared segment after {waited:?}{}", reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     NoSegment {
-        /// Time that the append waited.
+        /// Time that the append waited for a segment file.
         waited: Duration,
         /// Last failure of the preparer thread, which creates segment files, if there was one.
         reason: Option<String>,
@@ -202,10 +202,10 @@ pub enum AppendError {
     /// longer needed.
     #[error("segment {generation} is still needed: only sealed and released segments can be freed")]
     StillNeeded {
-        /// Generation of the segment that was to be freed.
+        /// Generation (segment number) of the segment that was to be freed.
         generation: Generation,
     },
-    /// The segment does not exist.
+    /// The segment that was to be freed does not exist.
     #[error("there is no segment {generation}")]
     NoSuchSegment {
         /// Generation (segment number) that the caller requested.
@@ -243,7 +243,7 @@ pub enum ReadError {
     /// The segment has been freed. The reader must look up the pointer to the value again.
     #[error("segment {generation} was freed: look up the pointer again")]
     Gone {
-        /// Generation of the segment that was freed.
+        /// Generation (segment number) of the segment that was freed.
         generation: Generation,
     },
     /// The requested records were freed: the log starts at `oldest`.
@@ -252,10 +252,10 @@ pub enum ReadError {
         /// First LSN from which records can be read in order.
         oldest: Lsn,
     },
-    /// The LSN is beyond the end of the log.
+    /// The LSN that a read requested is beyond the end of the log.
     #[error("LSN {lsn} is past the end of the log, {end}")]
     PastEnd {
-        /// LSN that was requested.
+        /// LSN that the read requested.
         lsn: Lsn,
         /// LSN after the last record of the log.
         end: Lsn,

@@ -44,8 +44,8 @@ pub const MAX_SEGMENT_BYTES: u32 = 1024 * 1024 * 1024;
 /// only attest durability.
 pub const MARKER_ROOM: u32 = 4 * BATCH_HEADER_BYTES as u32;
 
-/// Exclusive bound of generations and LSNs. Both grow by one from zero and never reach this bound, so adding
-/// to a decoded number cannot overflow.
+/// Exclusive bound of LSNs and of generations (segment numbers). Both grow by one from zero and never reach this bound,
+/// so adding to a decoded number cannot overflow.
 pub const MAX_NUMBER: u64 = 1 << 62;
 
 const FOOTER_TAG: u32 = 0x544f_4f46;
@@ -59,11 +59,11 @@ const _: () = assert!(MIN_SEGMENT_BYTES > DATA_START + MARKER_ROOM + FOOTER_BYTE
 /// Bytes that don't decode: which check failed, the value that it expected, and the value that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Name of the failed check.
+    /// Name of the check that the bytes failed.
     pub what: &'static str,
-    /// Value that the check expected.
+    /// Value that the failed check expected.
     pub expected: u64,
-    /// Value found in the bytes.
+    /// Value that the failed check found in the bytes.
     pub got: u64,
 }
 
@@ -79,7 +79,8 @@ impl Damage {
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
-    /// Generates an id. The generation is mixed in, so a repeated seed does not repeat an id.
+    /// Generates the id of a segment. Its generation (segment number) is mixed in, so a repeated seed does not repeat
+    /// an id.
     pub(crate) fn draw(seed: u64, generation: Generation) -> Self {
         let mut x = seed ^ generation.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         loop {
@@ -114,7 +115,7 @@ impl SegmentId {
     }
 }
 
-/// State of a segment file.
+/// State of a segment file: prepared for later use, or a part of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentState {
     /// The file is prepared for later use; its bytes after the header have no meaning.
@@ -126,7 +127,7 @@ pub enum SegmentState {
 /// The header of a segment file, written twice: at byte 0 and at byte 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// State of the file: spare or live.
+    /// State of the file: spare (prepared for later use) or live (a part of the log).
     pub state: SegmentState,
     /// Random id, generated again each time the file is prepared.
     pub id: SegmentId,
@@ -138,7 +139,7 @@ pub struct SegmentHeader {
     /// Body checksum of the last batch of the previous segment, if this segment is live. It starts the chain
     /// of checksums.
     pub base_chain: u32,
-    /// Size of the file in bytes.
+    /// Size of the segment file in bytes.
     pub segment_bytes: u32,
     /// Number in the file's name, such as 3 in `00000003.seg`.
     pub slot: u32,
@@ -252,7 +253,7 @@ pub enum BatchKind {
 pub struct BatchHeader {
     /// Number of bytes of the batch's records, without the padding after them.
     pub body_len: u32,
-    /// Number of records; 0 in a marker.
+    /// Number of records in the batch; 0 in a marker.
     pub count: u32,
     /// LSN of the batch's first record; in a marker, the LSN that the next record will get.
     pub first: Lsn,
@@ -336,7 +337,7 @@ impl BatchHeader {
         Ok(())
     }
 
-    /// LSN after the batch's last record.
+    /// LSN after the batch's last record; the next batch begins with this LSN.
     #[must_use]
     pub fn next(&self) -> Lsn {
         self.first.plus(u64::from(self.count))
@@ -356,22 +357,22 @@ pub const fn padded(len: u32) -> u32 {
     len.next_multiple_of(BATCH_ALIGN)
 }
 
-/// The header of a record.
+/// The header of a record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// CRC32C of the remaining header bytes and the payload.
     pub crc: u32,
     /// Length of the payload in bytes.
     pub payload_len: u32,
-    /// Space of the record: the state machine to which the record belongs.
+    /// Space of the record: the replicated state machine (one Raft group) to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record, such as an entry or a vote.
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record among the entries of its space, or zero if its kind has none.
+    /// Raft index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record, in microseconds.
+    /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
 }
 
@@ -440,9 +441,9 @@ pub struct Footer {
     pub first: Lsn,
     /// LSN after the segment's last record.
     pub next: Lsn,
-    /// Space time of the segment's first record.
+    /// Timestamp of the segment's first record, by the clock that all replicas share (space time).
     pub first_time: SpaceTime,
-    /// Highest space time of the segment's records.
+    /// Highest timestamp of the segment's records, by the clock that all replicas share (space time).
     pub last_time: SpaceTime,
     /// True if the segment has records of kind `Truncate`. A reader that needs these records must read the
     /// segment.

@@ -60,13 +60,13 @@ pub(crate) struct Unreadable {
 
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    /// Segment files that contain the log, ordered by generation.
+    /// Segment files that contain the log, ordered by generation (segment number).
     pub live: Vec<FoundSegment>,
     pub spares: Vec<FoundSegment>,
     pub unreadable: Vec<Unreadable>,
     /// Paths of segment files whose preparation was not finished, because the process was killed.
     pub unfinished: Vec<String>,
-    /// Highest generation in any segment header.
+    /// Highest generation (segment number) in any segment header.
     pub generation: Generation,
     pub slots: BTreeSet<u32>,
 }
@@ -113,7 +113,8 @@ impl Inventory {
         Ok(())
     }
 
-    /// Returns true if a segment file that was prepared with this generation still exists and was never used.
+    /// Returns true if a segment file that was prepared with this generation (segment number) still exists and was
+    /// never used.
     pub(crate) fn has_spare(&self, generation: Generation) -> bool {
         self.spares.iter().any(|found| found.header.generation == generation)
     }

@@ -193,21 +193,22 @@ impl Log {
     }
 
     /// Returns the truncations that come after a record that is still readable. A truncation voids the entries of a
-    /// space from an index on. The list is ordered by LSN, and within each space also by index. It leaves out a
-    /// truncation that a later one covers. The call costs a few nanoseconds, and the list is usually empty.
+    /// space (a replicated state machine) from an index on. The list is ordered by LSN, and within each space also by
+    /// index. It leaves out a truncation that a later one covers. The call costs a few nanoseconds, and the list is
+    /// usually empty.
     #[must_use]
     pub fn truncations(&self) -> Arc<Vec<Truncation>> {
         self.shared().truncations.load()
     }
 
-    /// Returns the live segments, oldest first.
+    /// Returns the live segments (those that contain the log), oldest first.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()
     }
 
-    /// Returns the generation of the newest segment. It rises when the log begins another segment. Copies no
-    /// list.
+    /// Returns the generation (segment number) of the newest segment. It rises when the log begins another segment.
+    /// Copies no list.
     #[must_use]
     pub fn newest_generation(&self) -> Option<Generation> {
         self.shared().table.load().0.last().map(|segment| segment.info().generation)

@@ -25,11 +25,11 @@ pub struct LogOptions {
     pub sync_interval: Duration,
     /// Free disk bytes below which the log rejects data with `DiskFull`.
     pub reserve_bytes: u64,
-    /// Bytes of kept history: segments within this many bytes of the log's end are kept, if they are also
-    /// young enough for `history_age`.
+    /// Maximum history in bytes: segments within this many bytes of the log's end are kept although the state no longer
+    /// needs them, if they are also young enough for `history_age`.
     pub history_bytes: u64,
-    /// Age of kept history: segments with a record younger than this are kept, if they are also within
-    /// `history_bytes` of the log's end.
+    /// Maximum age of history: segments with a record younger than this are kept although the state no longer needs
+    /// them, if they are also within `history_bytes` of the log's end.
     pub history_age: Duration,
     /// Time that the leader of a sync waits for further callers before it starts the fsync. Adds to the
     /// latency of every durable append. Zero by default, because callers already form groups while the
@@ -40,7 +40,7 @@ pub struct LogOptions {
     /// immediately, which costs each lone durable append a write of 3 µs in addition to its fsync. If the process is
     /// killed within this time, the next open cannot tell if the last records were synced, as after a power loss.
     pub idle_mark_after: Duration,
-    /// Reaction to corruption at open.
+    /// Choice of reaction to corruption that is found when the log is opened.
     pub repair: Repair,
     /// LSN of the first record of a new log, below 2^62. Set it for a log that continues the numbering of a
     /// lost log. Ignored if the log already exists.
@@ -95,7 +95,7 @@ impl Default for LogOptions {
     }
 }
 
-/// Reaction of open to corruption in the log.
+/// Choice of reaction to corruption that is found when the log is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Repair {
     /// Returns an error and leaves the log unchanged.
@@ -105,7 +105,7 @@ pub enum Repair {
     CutAtCorruption,
 }
 
-/// Report of what open found and changed.
+/// Report of the state in which a log was found when it was opened, and of the changes that the open made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Bytes that open cut from the end of the log: torn and never attested as durable, or discarded by a repair.
@@ -116,7 +116,7 @@ pub struct Recovery {
     pub attested: Lsn,
     /// LSN after the last record that open kept.
     pub end: Lsn,
-    /// Number of live segments.
+    /// Number of live segments (those that contain the log).
     pub segments: u32,
     /// True if the last run closed the log cleanly.
     pub clean: bool,
@@ -127,30 +127,30 @@ pub struct Recovery {
 /// Description of a segment that contains a part of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Generation of the segment.
+    /// Generation (segment number) of the segment.
     pub generation: Generation,
-    /// Path of the file, relative to the disk's root.
+    /// Path of the segment file, relative to the disk's root.
     pub file: String,
-    /// LSN of the first record.
+    /// LSN of the segment's first record.
     pub first: Lsn,
     /// LSN after the segment's last record.
     pub next: Lsn,
-    /// Space time of the segment's first record.
+    /// Timestamp of the segment's first record, by the clock that all replicas share (space time).
     pub first_time: SpaceTime,
-    /// Highest space time of the segment's records.
+    /// Highest timestamp of the segment's records, by the clock that all replicas share (space time).
     pub last_time: SpaceTime,
     /// Total bytes of the segment's batches.
     pub bytes: u32,
-    /// True if the segment is still being written.
+    /// True if the segment is active: the writer still appends to it.
     pub active: bool,
 }
 
 /// Counters of a log's events since it was opened, and current values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Number of record batches appended.
+    /// Number of batches with records that were appended.
     pub appends: u64,
-    /// Number of records appended.
+    /// Number of records that were appended.
     pub records: u64,
     /// Bytes written by appends, including headers, padding and marker batches.
     pub bytes: u64,
@@ -167,11 +167,11 @@ pub struct LogStats {
     pub sync_latency: Log2Histogram,
     /// Histogram of the number of batches that each sync made durable.
     pub batches_per_sync: Log2Histogram,
-    /// Number of live segments.
+    /// Number of live segments (those that contain the log).
     pub segments: u64,
     /// Number of empty segment files that are ready for the writer.
     pub spare_segments: u64,
-    /// Free bytes of the disk.
+    /// Free bytes on the log's disk.
     pub free_disk_bytes: u64,
     /// Number of freed segments that were recycled.
     pub recycled: u64,

@@ -39,7 +39,7 @@ use crate::{
 
 pub(crate) use files::write_spare_header;
 
-/// An open segment file, with its path and slot.
+/// An open segment file, with its path and the number in its name (the slot).
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub file: Arc<dyn File>,
@@ -59,7 +59,7 @@ pub(crate) struct Prepared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Prepared segments that the writer can take, ordered by generation.
+    /// Prepared segments that the writer can take, ordered by generation (segment number).
     ready: VecDeque<Prepared>,
     freed: Vec<Slot>,
     /// Number of writers that wait for an empty segment.
@@ -176,7 +176,7 @@ pub struct StateSpace {
     pub is_full: bool,
 }
 
-/// Reason why a writer that waited got no segment.
+/// Reason why a writer got no empty segment, although it waited for one.
 #[derive(Debug)]
 pub(crate) enum PrepareError {
     Failed(DiskFault),
@@ -185,7 +185,7 @@ pub(crate) enum PrepareError {
 }
 
 impl SegmentPool {
-    /// Creates the set of prepared segments. `generation` is the highest one ever seen in the directory;
+    /// Creates the set of prepared segments. `generation` is the highest segment number ever seen in the directory;
     /// `slots` are the file numbers in use.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
@@ -404,7 +404,7 @@ impl SegmentPool {
         (free, low)
     }
 
-    /// Number of free bytes below which data is rejected.
+    /// Number of free bytes on the disk below which the log rejects new data.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let needed = self.min_reserve_bytes.max(self.state_bytes.load(Ordering::Relaxed));
         needed.saturating_sub(self.reusable_bytes.load(Ordering::Relaxed))

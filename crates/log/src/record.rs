@@ -10,17 +10,17 @@ use crate::record_kind::RecordKind;
 /// A record to append to the log. The parts of its payload are written one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
-    /// Space of the record: the state machine to which the record belongs.
+    /// Space of the record: the replicated state machine (one Raft group) to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record among the entries of its space, or zero if its kind has none.
+    /// Raft index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record, in microseconds.
+    /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
-    /// Payload of the record, in parts.
+    /// Payload of the record, as slices that the log writes one after the other.
     pub payload: &'a [IoSlice<'a>],
 }
 
@@ -32,15 +32,15 @@ impl Draft<'_> {
     }
 }
 
-/// A record of kind [`Truncate`](RecordKind::Truncate). It voids entries of its space that come before it in
-/// the log and have its index or a higher one.
+/// A record of kind [`Truncate`](RecordKind::Truncate). It voids those entries of its space (one Raft group) that come
+/// before it in the log and have its index or a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
     /// Space (replicated state machine) whose entries the truncation voids.
     pub space: SpaceId,
     /// LSN of the truncation record, its position in the log.
     pub lsn: Lsn,
-    /// First index that the truncation voids.
+    /// Raft index of the first entry that the truncation voids.
     pub index: Index,
 }
 
@@ -60,7 +60,7 @@ pub enum Purpose {
 pub struct Appended {
     /// LSN of the batch's first record.
     pub first: Lsn,
-    /// Exclusive bound: LSN after the last record.
+    /// LSN after the batch's last record (an exclusive bound).
     pub next: Lsn,
     /// Position of the payload of the batch's first record.
     pub payload_at: LogPosition,
@@ -76,18 +76,18 @@ pub struct Appended {
 pub struct LogRecord {
     /// LSN of the record, its position in the log.
     pub lsn: Lsn,
-    /// Space of the record: the state machine to which the record belongs.
+    /// Space of the record: the replicated state machine (one Raft group) to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record among the entries of its space, or zero if its kind has none.
+    /// Raft index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record, in microseconds.
+    /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
     /// Payload of the record.
     pub payload: Bytes,
-    /// Position of the payload in the log.
+    /// Position of the record's payload in the log.
     pub payload_at: LogPosition,
 }

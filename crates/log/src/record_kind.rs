@@ -1,23 +1,24 @@
 //! Kinds of records in a node's log, and the byte that represents each of them on disk.
 
-/// Kind of a record. Records belong to a space, a state machine with its own sequence of numbered entries.
+/// Kind of a record. Records belong to a space: a replicated state machine with its own sequence of numbered entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// Commands for the state machine of a space. The record has a term and an index.
+    /// Commands for the replicated state machine of a space. The record has a term and an index.
     Entry = 1,
-    /// Membership of a space: the nodes that replicate it. The record has a term and an index.
+    /// Membership of a space (one Raft group): the nodes that replicate it. The record has a term and an index.
     Membership = 2,
-    /// Vote of this node in an election of a space's leader.
+    /// Vote of this node in an election of the leader of a space (one Raft group).
     Vote = 3,
     /// Bytes that this node copied from an old segment to the end of the log, so that the segment can be
     /// freed. The record has no term or index.
     Move = 4,
-    /// Voids the entries of a space from an index on (Raft only).
+    /// Voids the entries of a space (one Raft group) from an index on, because they conflict with the leader's.
     Truncate = 5,
-    /// Declares that the entries of a space up to an index are no longer needed.
+    /// Declares that the entries of a space (one Raft group) up to an index are no longer needed.
     Purged = 6,
-    /// An empty entry of a space, which a new leader appends first. The record has a term and an index.
+    /// An empty entry of a space (one Raft group), which a new leader appends first. The record has a term and an
+    /// index.
     Blank = 7,
 }
 

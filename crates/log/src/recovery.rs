@@ -186,7 +186,7 @@ fn resume(survey: Survey, spares: &Arc<SegmentPool>) -> Result<(Table, Core), Op
     Ok((Table(segments), core))
 }
 
-/// Starts a new log with its first segment.
+/// Starts a new log, which gets its first segment.
 fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<SegmentPool>) -> Result<(Table, Core), OpenError> {
     let at = unused.iter().position(|slot| slot.segment_bytes == options.segment_bytes);
     let prepared = match at {

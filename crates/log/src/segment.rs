@@ -44,7 +44,7 @@ const _: () = assert!((FOOTER_BYTES as u32).is_multiple_of(BATCH_ALIGN));
 /// Byte position up to which a segment is filled, and the ranges of LSNs and times of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Byte position at which the last complete batch ends.
+    /// Byte position in the segment at which the last complete batch ends.
     pub written: u32,
     /// LSN after the segment's last record.
     pub next: Lsn,
@@ -106,7 +106,7 @@ impl Segment {
         }
     }
 
-    /// Byte position at which the last complete batch ends; readers may read the bytes below it.
+    /// Byte position in the segment at which the last complete batch ends; readers may read the bytes below it.
     #[inline]
     pub(crate) fn written(&self) -> u32 {
         self.written.load(Ordering::Acquire)
@@ -167,7 +167,7 @@ impl Segment {
         }
     }
 
-    /// Reports to the preparer that the writer appends to this segment from now on.
+    /// Reports to the thread that prepares segments that the writer appends to this segment from now on.
     pub(crate) fn begin_filling(self: &Arc<Self>) {
         let active: Weak<Self> = Arc::downgrade(self);
         self.home.progress.begin_segment(active, self.segment_bytes.into());

@@ -25,12 +25,14 @@ pub enum SegmentUse {
     Past,
 }
 
-/// Bounds of the history that a log keeps.
+/// Bounds of the history that a log keeps: segments that the log's user no longer needs, but readers of old records
+/// may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryBounds {
     /// Distance from the end of the log, in bytes. Only segments nearer to the end are kept for history.
     pub bytes: u64,
-    /// Space time at or before which records are too old to be kept for history.
+    /// Records with this timestamp or an earlier one are too old to be kept for history. Timestamps are times of the
+    /// clock that all replicas share (space time).
     pub oldest: SpaceTime,
     /// LSN from which another node needs the records, whatever their age.
     pub kept_from: Lsn,

@@ -12,7 +12,7 @@ use thalweg_types::Clock;
 
 #[derive(Debug, Default)]
 struct SyncDeadlines {
-    /// Monotonic time at which the next sync is due.
+    /// Monotonic time at which the next background sync is due; `None` if no deadline is set.
     at: Option<Duration>,
     /// Monotonic time at which an idle marker is due, which attests that the log is durable and has no
     /// pending writes.
@@ -46,7 +46,7 @@ impl SyncDeadlines {
     }
 }
 
-/// Deadlines for which the background sync thread waits.
+/// Deadlines of the background syncs and idle markers, for which the background sync thread waits.
 #[derive(Debug, Default)]
 pub(crate) struct Syncer {
     due: Mutex<SyncDeadlines>,
@@ -64,8 +64,8 @@ impl Syncer {
         self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
     }
 
-    /// Requests that the sync thread write an idle marker at time `at`, if the log has no pending writes
-    /// then.
+    /// Requests that the sync thread write an idle marker at time `at`, if the log has no pending writes then. The
+    /// marker attests that all records are durable.
     pub(crate) fn mark_at(&self, at: Duration) {
         self.change(|due| due.mark = Some(at));
     }
@@ -100,10 +100,10 @@ impl Syncer {
 /// Action that the background sync thread has to perform.
 pub(crate) enum DueAction {
     Stop,
-    /// All records written so far must be synced.
+    /// The thread must sync all records written so far.
     Everything,
-    /// The writes of durability level `interval` past their deadline must be synced.
+    /// The thread must sync writes of durability level `interval`, whose deadline has passed.
     Interval,
-    /// The log must be marked as durable and idle, if it has no pending writes.
+    /// An idle marker must be written, if the log has no pending writes. It attests that all records are durable.
     Mark,
 }

@@ -1,4 +1,5 @@
-//! Table of the truncations in the log. A truncation is a record that voids entries of its space from an index on.
+//! Table of the truncations in the log. A truncation is a record that voids entries of its space (one Raft group) from
+//! an index on.
 //!
 //! Owns: the table, from open to close. Does not own: the effects of a truncation, which the log's user applies.
 //!

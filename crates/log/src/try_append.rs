@@ -42,7 +42,7 @@ pub enum TryAppendError {
     /// The append would have to wait. No bytes were written.
     #[error("the log has no room at the moment ({0:?}): wait until it has, then append again")]
     WouldBlock(Blocked),
-    /// The log rejected the append.
+    /// The log rejected the append for another reason than a wait.
     #[error(transparent)]
     Append(#[from] AppendError),
 }
@@ -95,7 +95,7 @@ impl Log {
 }
 
 impl Shared {
-    /// Continues in a new segment, if one is prepared and the earlier ones are synced. Does not wait.
+    /// Makes the log continue in a new segment, if one is prepared and the earlier segments are synced. Does not wait.
     fn try_roll<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -126,7 +126,7 @@ struct AppendReady {
     faults: u64,
     /// Monotonic time at which the future was created.
     begun: Duration,
-    /// Key of the waker that the end of a sync wakes; `Some` while it is registered.
+    /// Key of the waker that is woken when a sync ends; `None` while no waker is registered.
     id: Option<u64>,
 }
 

@@ -31,7 +31,7 @@ use crate::{
 /// Maximum number of sealed segments that are not yet synced. A writer that would seal another one syncs
 /// first.
 pub(crate) const MAX_UNSYNCED_SEGMENTS: usize = 4;
-/// Maximum time that a writer waits for an empty segment.
+/// Maximum time that a writer waits until an empty segment file is prepared.
 const SPARE_PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -80,7 +80,7 @@ impl Log {
         u64::from(self.shared().options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM)
     }
 
-    /// Checks that the log accepts a batch of this size for this purpose. Returns the batch's sizes.
+    /// Checks that the log accepts a batch with the size of these records for this purpose. Returns the batch's sizes.
     pub(crate) fn admit(&self, drafts: &[Draft<'_>], purpose: Purpose) -> Result<Measure, AppendError> {
         let measure = Measure::of(drafts)?;
         let max = self.max_batch_bytes();
@@ -93,8 +93,8 @@ impl Log {
         Ok(measure)
     }
 
-    /// Returns the error with which the log would reject new data because the disk is nearly full. Cheap while there is
-    /// room.
+    /// Returns an error if the log would reject new data now because the disk is nearly full. Cheap while the disk has
+    /// enough free space.
     #[inline]
     pub fn check_room(&self) -> Result<(), AppendError> {
         if self.shared().segment_pool.is_low() { self.shared().admit() } else { Ok(()) }
@@ -196,7 +196,8 @@ impl Shared {
         Ok(core)
     }
 
-    /// Continues in a new segment. Releases the lock while it waits for an empty segment file.
+    /// Makes the log continue in a new segment. Releases the lock of the writer role while it waits for an empty
+    /// segment file.
     pub(crate) fn roll<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,

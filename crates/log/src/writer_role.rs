@@ -24,7 +24,7 @@ use crate::{
     writer_rest::RestBounds,
 };
 
-/// Counters protected by the mutex `Shared::core`, which every append holds anyway.
+/// Counters of appends and syncs. Protected by the mutex `Shared::core`, which every append holds anyway.
 #[derive(Debug, Default)]
 pub(crate) struct WriteCounters {
     pub appends: u64,
@@ -55,7 +55,7 @@ impl WritePath {
     }
 }
 
-/// Outcome of writing a marker.
+/// Outcome of writing a marker (a batch without records).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marked {
     Written,
@@ -71,9 +71,9 @@ pub(crate) struct Core {
     offset: u32,
     pub next: Lsn,
     chain: u32,
-    /// LSN below which all records are durable according to the last batch written.
+    /// LSN below which all records are durable, as the header of the last written batch attests.
     attested: Lsn,
-    /// Sealed segments that need a sync, oldest first.
+    /// Sealed segments that are not completely synced yet, oldest first.
     pub unsynced: Vec<Arc<Segment>>,
     pub role: SyncRole,
     /// Monotonic time of the oldest write of durability level `interval` that no sync covers yet.
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Returns the position in the active segment after the last batch.
+    /// Returns the byte position in the active segment after the last batch.
     #[inline]
     pub(crate) fn written_bytes(&self) -> u32 {
         self.offset

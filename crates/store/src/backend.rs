@@ -1,4 +1,4 @@
-//! The interface of a state backend: an ordered map of bytes to bytes that stores the state of a space.
+//! The interface of a state backend: an ordered map of bytes to bytes that stores the data of a space (a Raft group).
 //!
 //! Owns: the traits, and the values that cross them: batches, positions, statistics. Does not own: the backends, the
 //! meaning of keys and values, or the decision when to flush and compact.
@@ -15,8 +15,8 @@ use std::{any::Any, fmt, io, ops::Bound, ops::ControlFlow, sync::Arc, time::Dura
 use bytes::Bytes;
 use thalweg_types::{Action, Classified, Index, Lsn, Revision, SpaceTime, Term};
 
-/// Position up to which the state has applied its space's log. The backend stores this position together with the data
-/// of the same batch, so the position and the data never disagree.
+/// Position in a space's log up to which its log records are applied to the state (a space is a Raft group). The
+/// backend stores this position together with the data of the same batch, so the position and the data never disagree.
 ///
 /// Invariant: the position never decreases. `lsn` is exclusive: all records of the space below it are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub struct Applied {
     pub term: Term,
     /// Raft index of the last applied log entry.
     pub index: Index,
-    /// Revision of the last applied command.
+    /// Revision (number of successful commits) after the last applied command.
     pub revision: Revision,
-    /// Space time (timestamp) of the last applied log entry.
+    /// Timestamp of the last applied log entry, by the clock that all replicas share (space time).
     pub time: SpaceTime,
     /// Hash over the outcomes and the replicated writes of all applied entries. All replicas have the same hash at
     /// the same index (see `docs/formats/state.md`).
@@ -37,7 +37,7 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Version of the encoding of an applied position. Version 1 had no running hash.
+    /// Version of the encoding of an applied position. Version 1 had no running hash (a hash over all applied entries).
     pub(crate) const VERSION: u8 = 2;
     const FIELDS: usize = 6;
     /// Size of an encoded applied position in bytes.
@@ -98,7 +98,7 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
-    /// All modes of syncing applied batches.
+    /// All choices of when applied batches become durable.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
@@ -120,7 +120,7 @@ pub struct WriteBatch {
 struct Op {
     key_at: usize,
     key_len: u32,
-    /// Length of the value in bytes; `u32::MAX` for a delete.
+    /// Length in bytes of the value that the change writes; `u32::MAX` for a delete.
     value_len: u32,
 }
 
@@ -332,7 +332,7 @@ pub trait PairCursor: Send + Sync {
     /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the
     /// last.
     fn pair(&self) -> Option<(&[u8], &[u8])>;
-    /// Returns a second cursor over the same pairs, at the position of this one.
+    /// Returns a copy of the cursor, at the same position over the same pairs.
     fn boxed_clone(&self) -> Box<dyn PairCursor>;
 }
 
@@ -396,8 +396,8 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     fn may_wait(&self) -> bool {
         false
     }
-    /// Makes [`apply`](Self::apply) and [`make_room`](Self::make_room) skip their pauses from now on. The caller makes
-    /// the pauses that [`take_pause`](Self::take_pause) returns. Both functions still block when there is no room.
+    /// Makes [`apply`](Self::apply) and [`make_room`](Self::make_room) skip the pauses that slow writes down. The
+    /// caller then sleeps for [`take_pause`](Self::take_pause). Both functions still block when there is no room.
     fn leave_pauses(&self) {}
     /// Returns the sum of the pauses, at most 1 s, that writes have skipped since the last call.
     fn take_pause(&self) -> Duration {
@@ -422,10 +422,10 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     fn flush_above(&self, _bytes: usize) -> Result<bool, BackendError> {
         Ok(false)
     }
-    /// Reads all persisted data and verifies it. This also finds damage in data that no reader would notice. Calls
-    /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends
-    /// early. Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that
-    /// persists nothing.
+    /// Reads all persisted data and verifies it. This also finds damage that reads would not notice. Calls `step` with
+    /// the number of bytes read since the last call; if `step` returns `Break`, the verification ends early. Returns
+    /// [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that persists
+    /// nothing.
     fn verify(&self, _step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
         Ok(VerifiedRows { is_complete: true, ..VerifiedRows::default() })
     }
@@ -471,8 +471,8 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 }
 
-/// The former state of a backend that continues with another one. Dropping it stops the threads of the former state
-/// and waits for them; afterwards its files may be removed.
+/// The former state of a backend after [`Backend::replace_with`]. Dropping this value stops the threads of the former
+/// state and waits for them; afterwards its files may be removed.
 pub struct Replaced {
     _former: Box<dyn Send>,
 }
@@ -492,9 +492,9 @@ impl fmt::Debug for Replaced {
 /// Amount of persisted data that a verification has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedRows {
-    /// Number of rows read, including overwritten and deleted versions of rows that the backend still stores.
+    /// Number of rows (pairs of key and value) read, including overwritten and deleted versions of rows in the files.
     pub rows: u64,
-    /// Number of bytes read.
+    /// Number of bytes that the verification has read.
     pub bytes: u64,
     /// True if all persisted data was read; false if the caller ended the verification early.
     pub is_complete: bool,
@@ -521,7 +521,7 @@ pub struct BackendStats {
     pub memory_bytes: u64,
     /// Bytes of the tables (sorted files) on disk.
     pub disk_bytes: u64,
-    /// Number of tables on disk.
+    /// Number of tables (sorted files) on disk.
     pub tables: u64,
     /// Number of tables on each level of the LSM tree, level 0 first.
     pub tables_per_level: Vec<u64>,
@@ -549,16 +549,16 @@ pub struct BackendStats {
     pub pauses: u64,
     /// Total time in microseconds for which writes have paused because compactions were behind.
     pub pause_micros: u64,
-    /// Total time in microseconds for which flushes have paused between pieces of tables while clients wrote.
+    /// Total microseconds for which flushes slept after pieces of tables, to leave the disk to clients.
     pub flush_rest_micros: u64,
-    /// Total time in microseconds for which compactions have paused between pieces of tables while clients wrote.
+    /// Total microseconds for which compactions slept after pieces of tables, to leave the disk to clients.
     pub compaction_rest_micros: u64,
     /// Rate in bytes per second at which compactions have lately removed data from level 0. If compactions are behind,
     /// the backend slows writes down to this rate.
     pub slowdown_bytes_per_second: u64,
     /// Estimated number of stored keys, including overwritten and deleted versions of keys.
     pub estimated_keys: u64,
-    /// Bytes of table blocks in the block cache.
+    /// Bytes of blocks of tables (sorted files) that are cached in memory.
     pub cache_bytes: u64,
 }
 
@@ -608,7 +608,7 @@ pub enum BackendError {
         "this build has no compression {compression} of the state's tables: build it with `--features {compression}`"
     )]
     CompressionNotBuilt {
-        /// Name of the compression.
+        /// Name of the missing compression, such as `lz4`.
         compression: &'static str,
     },
     /// The log could not be made durable, so the backend must not persist anything.
@@ -617,10 +617,10 @@ pub enum BackendError {
     /// The batch breaks a rule of [`Backend`]; none of its changes was applied.
     #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
-    /// [`Backend::replace_with`] cannot use its argument: it is of another kind, or is this backend itself.
+    /// The argument of [`Backend::replace_with`] is a backend of another kind, or is the same backend.
     #[error("the {kind} backend can't continue with the state of this other backend")]
     OtherKind {
-        /// Name of this backend's kind.
+        /// Name of the kind of backend that was to be replaced, such as `lsm`.
         kind: &'static str,
     },
     /// An earlier failure closed the backend for writes.
@@ -642,7 +642,7 @@ impl BackendError {
         Self::io(operation, error)
     }
 
-    /// Returns true if the disk was full.
+    /// Returns true if the operation failed because the disk was full.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::DiskFull { .. })

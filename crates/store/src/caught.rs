@@ -1,4 +1,4 @@
-//! Converts panics of storage libraries to errors.
+//! Runs calls into storage libraries, and converts their panics to errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -14,13 +14,13 @@ use crate::{
     passed::note_passed,
 };
 
-/// One input of the merge, positioned on a pair.
+/// One sorted input of a merge, positioned on a pair of key and value.
 pub enum Source<'a, C> {
-    /// A memtable, positioned on a pair.
+    /// A memtable as an input of the merge, positioned on a pair.
     Memtable {
         /// Pairs of the memtable after the one on which the source is positioned.
         range: Range<'a>,
-        /// Pair on which the source is positioned.
+        /// Key and entry of the memtable on which the source is positioned.
         head: (&'a [u8], Entry<'a>),
     },
     /// A sorted run of tables, or the view of a store.
@@ -28,7 +28,7 @@ pub enum Source<'a, C> {
 }
 
 impl<'a, C> Source<'a, C> {
-    /// Creates a source from a range of a memtable; returns `None` if the range is empty.
+    /// Creates an input of a merge from a range of a memtable; returns `None` if the range is empty.
     pub fn of_range(mut range: Range<'a>) -> Option<Self> {
         range.next().map(|head| Self::Memtable { range, head })
     }

@@ -11,7 +11,7 @@ pub struct SpanOf<K> {
     pub lower: Bound<K>,
     /// Bound with the highest keys of the scan, whatever its direction.
     pub upper: Bound<K>,
-    /// Order in which the pairs are visited.
+    /// Order in which the scan visits pairs of key and value.
     pub direction: Direction,
     /// Choice of caching for the blocks that the scan reads from files.
     pub reads: Reads,
@@ -32,7 +32,7 @@ pub enum Reads {
 }
 
 impl Span<'_> {
-    /// Returns the span with copies of its bounds.
+    /// Returns the same span of keys with copied bounds, which can outlive the borrowed ones.
     pub fn to_owned(self) -> OwnedSpan {
         let Self { lower, upper, direction, reads } = self;
         OwnedSpan { lower: lower.map(Arc::from), upper: upper.map(Arc::from), direction, reads }
@@ -40,12 +40,12 @@ impl Span<'_> {
 }
 
 impl<K: AsRef<[u8]>> SpanOf<K> {
-    /// Returns the lower bound, borrowed.
+    /// Returns the lower bound of the scan's keys, borrowed.
     pub fn lower(&self) -> Bound<&[u8]> {
         self.lower.as_ref().map(K::as_ref)
     }
 
-    /// Returns the upper bound, borrowed.
+    /// Returns the upper bound of the scan's keys, borrowed.
     pub fn upper(&self) -> Bound<&[u8]> {
         self.upper.as_ref().map(K::as_ref)
     }

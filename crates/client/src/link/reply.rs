@@ -17,7 +17,7 @@ pub(crate) struct Ticket {
     pub id: u32,
 }
 
-/// A reply that has not arrived yet.
+/// The server's reply to a staged request, which may not have arrived yet.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub ticket: Ticket,

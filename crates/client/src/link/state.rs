@@ -97,7 +97,7 @@ pub(super) struct State {
     /// Waker of the channel's task. The field `woken` is true if another turn of this task is already due.
     pub(super) task: Option<Waker>,
     pub(super) woken: bool,
-    /// True if a caller waits until the link has room for its frame.
+    /// True if a caller waits until the link has fewer unsent bytes, so that it can stage its frame.
     pub(super) waits_for_room: bool,
     /// True once a caller had to wait until a request of this connection finishes. From then on, each finished request
     /// wakes one waiting caller.

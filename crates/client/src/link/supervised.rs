@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Link {
-    /// Puts the link into use with a new connection.
+    /// Gives the link a new connection, so that callers can send requests on the link again.
     pub(crate) fn set_connected(&self, channel: Channel, decoder: Decoder, parameters: SessionParameters) {
         let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
         *self.lock_io() = Some(io);

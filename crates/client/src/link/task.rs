@@ -14,7 +14,7 @@ use super::{Io, Link, Waiter, state::State};
 use crate::staged::HAND_OVER_BYTES;
 
 impl Link {
-    /// Writes all staged frames.
+    /// Writes all frames that callers have staged (handed over for sending) to the socket.
     pub(crate) fn flush(&self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(error) = io.failed.take() {
             return Poll::Ready(Err(error));
@@ -37,7 +37,7 @@ impl Link {
         }
     }
 
-    /// Notifies callers that wait for room, if there is room among the unsent frames again.
+    /// Notifies callers that wait to stage a frame, if the link's unsent bytes are below their limit again.
     fn feed_starved(&self, state: &mut State) {
         if state.waits_for_room && !state.is_full(&self.options) {
             state.waits_for_room = false;
@@ -81,7 +81,7 @@ impl Link {
         Some(done)
     }
 
-    /// Stages a frame that the channel's task itself sends.
+    /// Stages (queues for sending) a frame of the channel's task itself, such as the answer to a ping.
     pub(crate) fn stage_control<'a>(&self, frame: &impl Frame<'a>) {
         // These frames have bounded fields, so encoding cannot fail.
         let _ = frame.encode(&mut self.lock().staged.frames, 0);

@@ -20,21 +20,21 @@ use crate::{
 pub enum Item {
     /// The start of a segment.
     Segment {
-        /// Path of the file, relative to the disk's root.
+        /// Path of the segment file, relative to the disk's root.
         file: String,
-        /// Generation of the segment.
+        /// Generation (segment number) of the segment.
         generation: Generation,
         /// LSN of the segment's first record.
         base: Lsn,
     },
     /// A valid batch; its records follow.
     Batch {
-        /// Byte offset of the batch in the file.
+        /// Byte offset of the batch in the segment file.
         offset: u32,
         /// Header of the batch.
         header: BatchHeader,
     },
-    /// A valid record.
+    /// A valid record of the last shown batch.
     Record(LogRecord),
     /// Damage in the log. The dump continues at the next valid batch header.
     Damage(Corruption),

@@ -15,28 +15,28 @@ use crate::{
 /// LSNs, times and sizes of a segment that contains a part of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentStats {
-    /// Path of the file, relative to the disk's root.
+    /// Path of the segment file, relative to the disk's root.
     pub file: String,
-    /// Generation of the segment.
+    /// Generation (segment number) of the segment.
     pub generation: u64,
     /// LSN of the segment's first record.
     pub first_lsn: u64,
     /// LSN after the segment's last record.
     pub next_lsn: u64,
-    /// Space time of the segment's first record, in microseconds.
+    /// Timestamp of the segment's first record in microseconds, by the clock that all replicas share (space time).
     pub first_time: u64,
-    /// Highest space time of the segment's records, in microseconds.
+    /// Highest timestamp of the segment's records in microseconds, by the clock that all replicas share (space time).
     pub last_time: u64,
     /// Total bytes of the segment's batches.
     pub bytes: u64,
-    /// Size of the file in bytes.
+    /// Size of the segment file in bytes.
     pub file_bytes: u64,
 }
 
 /// Sizes, LSNs and times of all segments in a log's directory, and their totals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Live segments, oldest first.
+    /// Live segments (those that contain the log), oldest first.
     pub segments: Vec<SegmentStats>,
     /// Number of empty segment files that are ready for use.
     pub spare_segments: u64,

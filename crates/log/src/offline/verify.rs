@@ -21,8 +21,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Data that was attested as durable is damaged. The operator must restore it from a copy, or repair the
-    /// log.
+    /// Data that a later batch header attests as durable is damaged. The operator must restore it from a copy, or
+    /// repair the log.
     Data,
     /// Redundant data is damaged (a copy of a header, a footer); no record is lost.
     Redundant,
@@ -31,17 +31,17 @@ pub enum Severity {
 /// Damage that a verification found at one position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Severity of the finding.
+    /// Severity of the damage: in attested data, or only in redundant data.
     pub severity: Severity,
     /// Path of the segment file, relative to the disk's root.
     pub file: String,
-    /// Byte offset of the damage.
+    /// Byte offset of the damage in the segment file.
     pub offset: u64,
     /// Name of the check that the bytes in the file failed.
     pub what: &'static str,
-    /// Value that the check expected.
+    /// Value that the failed check expected.
     pub expected: u64,
-    /// Value found in the file.
+    /// Value that the failed check found in the file.
     pub got: u64,
 }
 
@@ -67,32 +67,32 @@ pub struct Torn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// All bytes are as written.
+    /// All bytes of the log are as they were written.
     Good,
     /// All records are good, but redundant data is damaged.
     Degraded,
-    /// Data that was attested as durable is damaged.
+    /// Data that a later batch header attests as durable is damaged.
     Corrupt,
 }
 
-/// Result of a verification.
+/// Result of a verification of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Overall result of the verification.
     pub verdict: Verdict,
-    /// Number of live segments.
+    /// Number of live segments (those that contain the log).
     pub segments: u64,
     /// Number of empty segment files that are ready for use.
     pub spare_segments: u64,
-    /// Number of valid batches.
+    /// Number of valid batches in the log.
     pub batches: u64,
-    /// Number of valid records.
+    /// Number of valid records in the log.
     pub records: u64,
-    /// Total bytes of valid batches.
+    /// Total bytes of all valid batches in the log.
     pub bytes: u64,
     /// First LSN of the oldest segment.
     pub first_lsn: u64,
-    /// LSN after the last record that open would keep.
+    /// LSN after the last record that an open of this log would keep.
     pub end_lsn: u64,
     /// LSN below which all records were durable, as a batch header in the log attests.
     pub attested_lsn: u64,
@@ -100,11 +100,11 @@ pub struct Report {
     pub clean: bool,
     /// The torn end of the log, if there is one.
     pub torn: Option<Torn>,
-    /// Damaged positions, in log order.
+    /// Damage that the verification found, in the order of the log.
     pub findings: Vec<Finding>,
 }
 
-/// Reads and verifies the whole log.
+/// Reads and verifies the whole log in the directory `dir`. Changes nothing.
 pub fn verify(disk: &dyn Disk, dir: &str) -> Result<Report, OfflineError> {
     let inventory = inventory(disk, dir)?;
     let mut report = Report {

@@ -205,7 +205,8 @@ impl SegmentPool {
         !state.stop
     }
 
-    /// Gives a freed segment file a new id and generation, which makes all batches in it invalid.
+    /// Prepares a freed segment file for later use: gives it a new id and generation (segment number), which makes all
+    /// batches in it invalid.
     pub(crate) fn recycle(&self, slot: Slot) -> Result<Prepared, DiskFault> {
         let generation = Self::next_generation(&mut self.state());
         let id = SegmentId::draw(self.seed, generation);

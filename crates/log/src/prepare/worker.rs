@@ -28,7 +28,7 @@ enum Job {
 }
 
 impl SegmentPool {
-    /// Body of the thread that prepares segments.
+    /// Body of the thread that prepares empty segment files.
     pub(crate) fn run(&self) {
         loop {
             let outcome = match self.next_job() {

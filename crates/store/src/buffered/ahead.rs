@@ -24,30 +24,33 @@ use std::{
 use super::shared::lock;
 use crate::memtable::Memtable;
 
-/// Number of used bytes at which a memtable's writer sends its first request. A small database stays below this number
-/// and takes no extra memory.
+/// Number of used bytes at which a memtable's writer first asks the background thread to prepare memory. A small
+/// database stays below this number and takes no extra memory.
 const FIRST_AT: usize = 256 << 10;
-/// Minimum number of bytes that the writer uses between two requests. A request that wakes the thread costs the writer
-/// 20 µs.
+/// Minimum number of bytes that a memtable's writer uses between two requests to the thread that prepares memory. A
+/// request that wakes the thread costs the writer 20 µs.
 const STEP: usize = 512 << 10;
-/// Minimum number of bytes that the thread provides beyond the used ones. Up to a maximum, it provides twice as many
-/// bytes as the memtable uses.
+/// Minimum number of bytes that the background thread prepares beyond the used bytes of a memtable. Up to a maximum, it
+/// prepares twice as many bytes as the memtable uses.
 const MIN_AHEAD: usize = 2 << 20;
-/// Maximum number of bytes that the thread provides beyond the used ones, if the kernel provides memory fast.
+/// Maximum number of bytes that the background thread prepares beyond the used bytes of a memtable, if the kernel
+/// provides memory fast.
 const MAX_AHEAD: usize = 4 << 20;
-/// Maximum number of bytes that the thread provides beyond the used ones, if the kernel provides memory slowly.
+/// Maximum number of bytes that the background thread prepares beyond the used bytes of a memtable, if the kernel
+/// provides memory slowly.
 const MAX_AHEAD_IF_SLOW: usize = 16 << 20;
-/// Time to provide [`MIN_AHEAD`] bytes above which the kernel is slow. Clearing so much memory takes 0.2 to 0.5 ms. A
-/// virtual machine that gets the memory from its host takes 3 ms or more.
+/// Limit for a slow kernel: the kernel counts as slow if it takes longer than this to provide [`MIN_AHEAD`] bytes of
+/// memory. Clearing so much memory takes 0.2 to 0.5 ms. A virtual machine that gets the memory from its host takes 3 ms
+/// or more.
 const SLOW: Duration = Duration::from_millis(1);
 
 /// The rule by which the writer of a memtable asks the thread to prepare more memory: the time of a request, and the
 /// range of bytes. Each new memtable starts with a new rule.
 #[derive(Debug)]
 pub(super) struct AheadRule {
-    /// Number of used bytes of the memtable at which the writer sends its next request to the thread.
+    /// Number of used bytes of the memtable at which its writer next asks the background thread to prepare memory.
     at: usize,
-    /// End of the byte range that the writer has already asked the thread to provide.
+    /// End of the memtable's byte range that the background thread was already asked to prepare.
     end: usize,
 }
 
@@ -58,8 +61,8 @@ impl Default for AheadRule {
 }
 
 impl AheadRule {
-    /// Returns true if the writer may send a request now that `used` bytes are in use. If so, the next call that
-    /// returns true is at least [`STEP`] bytes later.
+    /// Returns true if a memtable's writer may send a request to the thread that prepares memory, now that `used` bytes
+    /// of the memtable are in use. After true, the next true follows at least [`STEP`] used bytes later.
     #[inline]
     fn is_at_step(&mut self, used: usize) -> bool {
         let is_due = used >= self.at;
@@ -69,8 +72,9 @@ impl AheadRule {
         is_due
     }
 
-    /// Returns the bytes of memory that the thread must provide now that `used` of `capacity` bytes are in use. The
-    /// range is empty while at least half of the bytes that should be ahead are still there.
+    /// Returns the bytes of a memtable's memory that the background thread must prepare now that `used` of `capacity`
+    /// bytes are in use. The range is empty while the thread has prepared at least half of the bytes that should be
+    /// ready.
     fn due(&mut self, used: usize, capacity: usize, max_ahead: usize) -> Range<usize> {
         let ahead = (2 * used).clamp(MIN_AHEAD, max_ahead);
         if self.end >= (used + ahead / 2).min(capacity) {
@@ -94,7 +98,7 @@ pub(super) struct AheadThread {
 struct Requests {
     next: Mutex<Next>,
     changed: Condvar,
-    /// True if the kernel provided memory slowly the last time.
+    /// True if the kernel provided memory slowly when the thread last asked for some.
     is_slow: AtomicBool,
 }
 
@@ -168,7 +172,8 @@ impl Requests {
         }
     }
 
-    /// Waits until the writer has sent a request, and takes it. Returns `None` when the thread must stop.
+    /// Waits until the writer of the memtable has sent a request to this thread, and takes the request. Returns `None`
+    /// when the thread must stop.
     fn take(&self) -> Option<(Weak<Memtable>, Range<usize>)> {
         let is_idle = |next: &mut Next| !next.stop && next.request.is_none();
         let waited = self.changed.wait_while(lock(&self.next), is_idle);
@@ -213,7 +218,8 @@ mod tests {
         after_name.split_whitespace().nth(7).expect("the tenth field").parse().unwrap()
     }
 
-    /// Returns true if the kernel provides memory on request, as it does since Linux 5.14.
+    /// Returns true if the kernel can provide the pages of a range of memory before they are written, as it can since
+    /// Linux 5.14.
     fn kernel_provides() -> bool {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());

@@ -26,23 +26,24 @@ const ENCODED_BYTES: usize = 1 + 3 * 8 + 4;
 /// Summary of all pairs of a database; see the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Number of pairs.
+    /// Number of pairs of key and value in the database.
     pub pairs: u64,
-    /// Total bytes of all keys and stored values.
+    /// Total bytes of the keys and of the stored values (each with its checksum) in the database.
     pub bytes: u64,
     sum: u64,
 }
 
 impl Contents {
-    /// Adds a pair, given as its key and the bytes stored for it: the checksum and the value.
+    /// Adds a pair to the summary. The pair is given as its key and the bytes stored for it: the checksum and the
+    /// value.
     pub fn add(&mut self, key: &[u8], stored: &[u8]) {
         self.pairs = self.pairs.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add((key.len() + stored.len()) as u64);
         self.sum = self.sum.wrapping_add(hash(key, stored));
     }
 
-    /// Removes a pair. Uses the checksum that is stored with the value, so that a damaged value can be overwritten and
-    /// leaves no trace in the summary.
+    /// Removes a pair from the summary. Uses the checksum that is stored with the value, so that a damaged value can be
+    /// overwritten and leaves no trace in the summary.
     pub fn remove(&mut self, key: &[u8], stored: &[u8]) {
         self.pairs = self.pairs.wrapping_sub(1);
         self.bytes = self.bytes.wrapping_sub((key.len() + stored.len()) as u64);

@@ -19,7 +19,7 @@ use crate::{
     span::{OwnedSpan, Span},
 };
 
-/// A cursor over the merged pairs of a version; see the [module](self).
+/// A cursor over the merged pairs of memtables and of the store behind them; see the [module](self).
 #[derive(Clone)]
 struct MergedCursor<C> {
     sources: Vec<OwnedSource<C>>,

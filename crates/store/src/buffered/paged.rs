@@ -79,9 +79,9 @@ pub(super) type SharedValue = Box<dyn AsRef<[u8]>>;
 
 /// A page: pairs of key and value that a cursor has read ahead.
 pub struct Page {
-    /// Keys and copied values, one after the other.
+    /// Bytes of the keys on the page, and of the values that were copied to it, one after the other.
     bytes: Vec<u8>,
-    /// Values that are not copied.
+    /// Values of pairs on the page that stay in the store's memory and are not copied.
     shared: Vec<SharedValue>,
     shared_bytes: usize,
     pairs: Vec<Pair>,
@@ -93,7 +93,7 @@ struct Pair {
     key_at: usize,
     value_at: usize,
     end: usize,
-    /// Index of the value in `shared`, if it is not copied.
+    /// Index in `Page::shared` of the pair's value; `None` if the value was copied to the page.
     shared: Option<usize>,
 }
 
@@ -112,12 +112,12 @@ impl Page {
         self.max_pairs = (self.max_pairs * 4).min(MAX_PAGE_PAIRS);
     }
 
-    /// Adds a pair, and copies its value.
+    /// Adds a pair to the page, and copies its value.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
         self.push_pair(key, value, None);
     }
 
-    /// Adds a pair without copying its value.
+    /// Adds a pair to the page without copying its value.
     pub fn push_shared(&mut self, key: &[u8], value: SharedValue) {
         self.push_pair(key, &[], Some(self.shared.len()));
         self.shared_bytes += (*value).as_ref().len();

@@ -71,7 +71,7 @@ impl Pauses {
         self.is_left_to_caller.load(Relaxed)
     }
 
-    /// Adds a pause that a write has skipped. The caller of `apply` must make it before a later write.
+    /// Adds a pause that a write has skipped. The caller of `apply` must sleep for this time before a later write.
     pub(super) fn owe(&self, pause: Duration) {
         // Only the thread that holds the memtables' writer adds pauses. If the caller takes the sum between the load
         // and the store, it makes these pauses twice, which is harmless.
@@ -89,7 +89,7 @@ impl Pauses {
         pause
     }
 
-    /// Counts a pause in the statistics.
+    /// Counts a pause of a write in the statistics.
     pub(super) fn count(&self, pause: Duration) {
         self.made.fetch_add(1, Relaxed);
         self.micros.fetch_add(pause.as_micros() as u64, Relaxed);

@@ -42,8 +42,8 @@ pub(super) struct Running<S: Store> {
     pub shared: Arc<Shared<S>>,
     /// Lock that a thread holds while it applies a batch or seals the active memtable.
     writer: Mutex<Writer>,
-    /// Thread that prepares memory for the writer. `None` in stepped mode, for small memtables, and with a sync per
-    /// batch.
+    /// Thread that prepares memory for the writer. `None` for a backend without threads, for small memtables, and if
+    /// each batch is synced.
     ahead: Option<AheadThread>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -52,7 +52,8 @@ struct Writer {
     memtable: MemtableWriter,
     ahead: AheadRule,
     owed: OwedPause,
-    /// True if the caller of the next `apply` has already waited for room, so that `apply` need not wait.
+    /// True if the caller of the next `apply` has already waited for room in the memtables, so that `apply` need not
+    /// wait.
     has_waited: bool,
 }
 
@@ -125,7 +126,7 @@ impl<S: Store> Running<S> {
         Ok(())
     }
 
-    /// Lets the thread prepare memory for the writer.
+    /// Asks the background thread, if there is one, to prepare memory of the active memtable for its writer.
     #[inline]
     fn work_ahead(&self, writer: &mut Writer) {
         if let Some(ahead) = &self.ahead {
@@ -182,7 +183,8 @@ impl<S: Store> Running<S> {
         }
     }
 
-    /// Waits for room; see [`Backend::make_room`](crate::Backend::make_room).
+    /// Waits until a batch of `bytes` bytes can be applied without a wait; see
+    /// [`Backend::make_room`](crate::Backend::make_room).
     pub(super) fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
         if self.shared.options.sync == SyncMode::PerBatch {
             return Ok(());

@@ -55,7 +55,8 @@ pub struct Shared<S: Store> {
     progress: Condvar,
     pub(super) counters: Counters,
     pub(super) pauses: Pauses,
-    /// Work that callers do in stepped mode, in place of background threads; empty in the other mode.
+    /// Main functions of the background work that callers run if the backend has no threads (stepped mode); empty if it
+    /// has threads.
     steps: Vec<ThreadMain<S>>,
 }
 
@@ -82,7 +83,7 @@ pub struct State<S: Store> {
     stop: bool,
 }
 
-/// Errors and attempts of background work that found the disk full and is repeated until there is room.
+/// Errors and attempts of background work that found the disk full. Such work is repeated until the disk has room.
 #[derive(Default)]
 pub(super) struct FullDisk {
     /// Error of the last attempt to persist a memtable; `None` if that attempt succeeded.
@@ -104,10 +105,10 @@ impl FullDisk {
     }
 }
 
-/// Work that can find the disk full.
+/// Background work that can find the disk full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FullDiskTask {
-    /// A memtable is persisted.
+    /// A flush: a sealed memtable is persisted.
     Flush,
     /// The store's own background work, such as a compaction.
     Upkeep,
@@ -189,8 +190,8 @@ impl<S: Store> Shared<S> {
         !self.steps.is_empty()
     }
 
-    /// Does all pending background work on the caller's thread in stepped mode, except work that waits for free disk
-    /// space. Returns true if anything was persisted or compacted. Does nothing if threads do this work.
+    /// Does all pending background work on the caller's thread, if the backend has no threads for it (stepped mode).
+    /// Leaves out work that waits for free disk space. Returns true if anything was persisted or compacted.
     pub(super) fn work_off(&self) -> bool {
         if !self.is_stepped() {
             return false;
@@ -546,9 +547,9 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Watches the progress of background work.
+/// Measures for how long background work has made no progress.
 struct WorkWatch {
-    /// Amount of finished work when progress was last observed.
+    /// Amount of background work that was finished when progress was last observed.
     seen: u64,
     since: Instant,
 }

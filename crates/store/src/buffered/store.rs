@@ -1,4 +1,4 @@
-//! The interface of a store behind memtables.
+//! The interface of a store: an ordered map on disk, to which the memtables in front of it are written.
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 

@@ -25,7 +25,8 @@ use crate::{
     span::{Reads, Span},
 };
 
-/// Minimum size in bytes of a value whose copy counts against the [budget] of the thread's read.
+/// Minimum size in bytes of a large value. Each copy of a large value is charged to the [budget], which limits the work
+/// of the thread's read.
 const LARGE_BYTES: usize = 64 * 1024;
 
 fn charge_copy(bytes: usize) -> ControlFlow<()> {

@@ -30,7 +30,7 @@ pub enum TableCompression {
 }
 
 impl TableCompression {
-    /// Returns the name of the compression in configurations.
+    /// Returns the name by which configurations select the compression, such as `lz4`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl TableCompression {
 /// indexes, plus 2 bytes for each key on disk for filters and block indexes. Each table takes one open file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LsmOptions {
-    /// Directory of the tables. Created if missing.
+    /// Directory of the tables (the sorted files of the LSM tree). Created if missing.
     pub dir: PathBuf,
     /// Maximum size in bytes of the table blocks kept in memory, including 12 bytes of index for each key in a block.
     /// If it is smaller than the data that is read often, reads of other blocks read the disk.
@@ -101,7 +101,8 @@ impl LsmOptions {
         }
     }
 
-    /// Returns the pacer of the options, or a new one. A backend without threads gets one that never pauses.
+    /// Returns the scheduler of background disk work (the pacer) from the options, or a new one. A backend without
+    /// threads gets a pacer that never pauses.
     pub(super) fn pacer(&self) -> Arc<Pacer> {
         match (&self.pacer, self.background) {
             (Some(pacer), _) => Arc::clone(pacer),

@@ -61,19 +61,21 @@ const NOT_YET: u64 = u64::MAX;
 /// Numbers of sorted runs on level 0 at which writes are slowed down or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunLimits {
-    /// Writes are slowed down from this number of runs on.
+    /// Number of runs on level 0 from which on writes are slowed down.
     pub(super) slow: usize,
-    /// Number of runs at which writes get exactly the rate of all compactions, while no merge of level 0 runs.
+    /// Number of runs on level 0 at which writes are slowed down to exactly the rate of all compactions, while no merge
+    /// of level 0 runs.
     even: usize,
-    /// Writes wait for compactions from this number of runs on.
+    /// Number of runs on level 0 from which on writes wait for compactions.
     pub(super) stop: usize,
-    /// Number of runs below `stop` that the slowdown tries to keep free. Writers use them if the rate of compactions
-    /// was overestimated.
+    /// Number of runs on level 0, just below `stop`, that the slowdown tries to keep free. Writers use them up if the
+    /// rate of compactions was overestimated.
     spare: usize,
 }
 
 impl RunLimits {
-    /// Returns the limits for memtables of `memtable_bytes` bytes.
+    /// Returns the limits on the number of runs on level 0, if each run comes from a memtable of `memtable_bytes`
+    /// bytes.
     pub(super) fn of(memtable_bytes: u64) -> Self {
         let stop = (LEVEL_0_BYTES / memtable_bytes.max(1)).clamp(MIN_STOP_RUNS, MAX_STOP_RUNS) as usize;
         Self { slow: stop / 3, even: stop / 2, stop, spare: stop / 6 }
@@ -91,9 +93,10 @@ impl RunLimits {
 #[derive(Debug)]
 pub(super) struct Slowdown {
     limits: RunLimits,
-    /// Rate of all compactions, including those of lower levels. In the long run, writers get this rate.
+    /// Rate in bytes per second at which all compactions, including those of lower levels, remove data from level 0. In
+    /// the long run, writers get this rate.
     all: MeasuredRate,
-    /// Rate of merges of level 0 alone.
+    /// Rate in bytes per second at which merges of level 0 alone remove data from level 0.
     merges: MeasuredRate,
     /// Bytes that the running compaction will remove from level 0; 0 if it removes none or if none is running.
     merged_bytes: AtomicU64,
@@ -118,7 +121,8 @@ impl MeasuredRate {
         self.bytes_per_second.load(Relaxed)
     }
 
-    /// Includes a finished compaction in the rate. `level_0_bytes` is the number of bytes that it removed from level 0.
+    /// Includes a finished compaction, which took `took` and removed `level_0_bytes` bytes from level 0, in the
+    /// measured rate.
     fn add(&self, level_0_bytes: u64, took: Duration) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.level_0_bytes += level_0_bytes;
@@ -134,7 +138,7 @@ impl MeasuredRate {
     }
 }
 
-/// Sums over recent compactions. Older compactions count less.
+/// Sums of the bytes and durations of recent compactions. Older compactions count less.
 #[derive(Debug, Default)]
 struct RecentCompactions {
     level_0_bytes: u64,
@@ -152,7 +156,7 @@ impl Drop for Merge<'_> {
 }
 
 impl Slowdown {
-    /// Creates the slowdown for memtables of `memtable_bytes` bytes.
+    /// Creates the slowdown of writes for memtables of `memtable_bytes` bytes.
     pub(super) fn new(memtable_bytes: u64) -> Self {
         Self {
             limits: RunLimits::of(memtable_bytes),
@@ -320,7 +324,7 @@ mod tests {
     struct SimulatedRun {
         most_runs: usize,
         longest_pause: Duration,
-        /// Mean rate of the writers, as a multiple of the rate of compactions.
+        /// Mean rate at which the simulated writers wrote, as a multiple of the rate of compactions.
         rate: f64,
         /// Longest time that writers needed for half a run, as a multiple of the mean time. The first third of the
         /// simulated time is left out.

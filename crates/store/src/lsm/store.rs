@@ -39,7 +39,7 @@ pub struct LsmStore {
 /// has fewer bytes than the batches, because only the last change of each key reaches it.
 struct WrittenRuns {
     bytes: AtomicU64,
-    /// Value of `bytes` when a memtable was last sealed.
+    /// Number of bytes that batches had written when a memtable was last sealed.
     sealed_bytes: AtomicU64,
     /// Number of sealed memtables at the last call of [`note_sealed`](Self::note_sealed).
     sealed: AtomicUsize,
@@ -54,7 +54,8 @@ impl WrittenRuns {
         Self { bytes: none(), sealed_bytes: none(), sealed: AtomicUsize::new(0), run_bytes }
     }
 
-    /// Counts the bytes of a batch. Only the thread that holds the lock of the memtables' writer calls this.
+    /// Adds the bytes of a batch to the number of written bytes. Only the thread that holds the lock of the memtables'
+    /// writer calls this.
     #[inline]
     fn add(&self, bytes: usize) {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);

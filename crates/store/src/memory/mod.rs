@@ -70,7 +70,7 @@ impl std::fmt::Debug for MemoryBackend {
 struct LiveMap {
     pairs: OrdMap<Bytes, Bytes>,
     applied: Option<Applied>,
-    /// Total bytes of all keys and values in `pairs`.
+    /// Total bytes of all keys and values in the map.
     live_bytes: u64,
     /// Total bytes of all changes since the state was created or opened.
     changed_bytes: u64,

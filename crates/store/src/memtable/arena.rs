@@ -187,7 +187,7 @@ pub(super) struct ArenaWriter {
     used: usize,
 }
 
-/// Error returned when an arena has not enough room. No bytes were written.
+/// Error returned when an arena (the memory of a memtable) has not enough room. No bytes were written.
 #[derive(Debug)]
 pub(super) struct ArenaFull;
 
@@ -392,7 +392,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Compares the node's key with the key of a needle.
+    /// Compares the node's key with the searched key (the needle).
     #[inline]
     pub(super) fn compare(self, needle: &Needle<'_>) -> Order {
         let len = self.key_len();
@@ -485,7 +485,7 @@ impl<'a> Version<'a> {
         unsafe { self.arena.at(self.offset as usize + field).cast::<u32>().read() }
     }
 
-    /// Returns the position of the version in the arena.
+    /// Returns the byte offset in the arena at which this version of a key is stored.
     #[inline]
     pub(super) fn offset(self) -> u32 {
         self.offset
@@ -550,7 +550,7 @@ impl<'a> Needle<'a> {
         [self.words[0], self.words[1], self.words[2]]
     }
 
-    /// Returns a well-mixed hash of the needle's key.
+    /// Returns a well-mixed hash of the searched key (the needle).
     #[inline]
     pub(super) fn hash(&self) -> u32 {
         let mut hash = (self.bytes.len() as u64) ^ 0x9e37_79b9_7f4a_7c15;

@@ -23,7 +23,7 @@ pub struct MemtableCursor {
     /// earlier one.
     version: u32,
     direction: Direction,
-    /// Bound at which the walk ends: the upper bound forward, the lower bound in reverse.
+    /// Bound of the keys at which the cursor ends: the upper bound if it moves forward, the lower bound in reverse.
     end: Bound<Arc<[u8]>>,
     upto: u32,
 }
@@ -48,7 +48,7 @@ impl MemtableCursor {
         self.memtable.list.node(self.node)
     }
 
-    /// Returns the offset of the node after `node` in the direction of the walk.
+    /// Returns the offset of the node after `node` in the direction of the cursor; `None` if there is none.
     #[inline]
     fn after(&self, node: Node<'_>) -> Option<u32> {
         let next = match self.direction {

@@ -28,7 +28,7 @@ const GENERATIONS: usize = (MAX_SLOTS / MIN_FIRST_SLOTS).ilog2() as usize + 1;
 /// the keys are chosen to collide.
 const MAX_PROBES: usize = 128;
 
-/// Result of a lookup in the hash index.
+/// Result of a lookup of a key in the hash index.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// Offset of the node with the key.

@@ -50,7 +50,7 @@ impl BatchNumber {
 #[error("the memtable has no room for the batch")]
 pub struct MemtableFull;
 
-/// State of a key in a memtable.
+/// State of a key in a memtable: a value, or deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// The key has this value.

@@ -41,7 +41,7 @@ struct Linker {
     /// Position in the list after the node that the linker linked last. Outdated if the memtable's writer has linked
     /// nodes itself since.
     finger: Finger,
-    /// Nodes taken out of the queue; empty except while they are linked.
+    /// Nodes that were taken out of the queue to link them into the list; empty while no nodes are being linked.
     taken: Vec<QueuedNode>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct WriterFinger {
 const SEARCH_CREDIT: u32 = 8;
 const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 
-/// Guard of the queue's lock; `None` until a batch first needs the lock.
+/// Guard of the lock of the queue of new nodes; `None` until a batch first needs the lock.
 pub(super) type HeldQueue<'a> = Option<MutexGuard<'a, Vec<QueuedNode>>>;
 
 /// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. The
@@ -84,7 +84,7 @@ impl Order {
         WriterFinger { finger: list.finger(), is_current: true, credit: MAX_CREDIT }
     }
 
-    /// Returns true if nodes are queued or being linked.
+    /// Returns true if any nodes are not linked into the key order yet: they are queued or being linked.
     #[inline]
     pub(super) fn has_queued(&self) -> bool {
         self.is_waiting.load(Ordering::Acquire)
@@ -106,7 +106,7 @@ impl Order {
         self.settle(list);
     }
 
-    /// Links the writer's new node into the list, or queues the node. The needle contains the node's key.
+    /// Links a new node of the memtable's writer into the list, or queues the node. The needle contains the node's key.
     #[inline]
     pub(super) fn add<'a>(
         &'a self,
@@ -168,7 +168,7 @@ impl Order {
 }
 
 impl Linker {
-    /// Sorts the nodes that were taken out of the queue, and links them.
+    /// Sorts the nodes that were taken out of the queue, and links them into the list.
     fn link_taken(&mut self, list: &SkipList) {
         let key = |taken: &QueuedNode| list.node(taken.node).map(Node::key);
         self.taken.sort_unstable_by(|left, right| left.key.cmp(&right.key).then_with(|| key(left).cmp(&key(right))));

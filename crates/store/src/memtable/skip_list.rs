@@ -52,7 +52,7 @@ impl SkipList {
         self.arena.node(self.head).expect("the head is never at 0")
     }
 
-    /// Returns the first node whose key is equal to the needle or above it.
+    /// Returns the first node whose key is equal to the searched key (the needle) or above it.
     pub(super) fn lower_bound(&self, needle: &Needle<'_>) -> Option<Node<'_>> {
         let mut prev = self.head();
         let mut checked = None;
@@ -62,7 +62,7 @@ impl SkipList {
         checked
     }
 
-    /// Returns the last node whose key is below the needle or, if `inclusive`, equal to the needle.
+    /// Returns the last node whose key is below the searched key (the needle) or, if `inclusive`, equal to it.
     pub(super) fn upper_bound(&self, needle: &Needle<'_>, inclusive: bool) -> Option<Node<'_>> {
         let mut prev = self.head();
         let mut checked = None;
@@ -75,7 +75,7 @@ impl SkipList {
         }
     }
 
-    /// Returns the node whose key equals the needle.
+    /// Returns the node whose key equals the searched key (the needle).
     pub(super) fn find(&self, needle: &Needle<'_>) -> Option<Node<'_>> {
         self.lower_bound(needle).filter(|node| node.compare(needle) == Ordering::Equal)
     }
@@ -105,7 +105,8 @@ impl SkipList {
         (node.offset() != self.head).then_some(node)
     }
 
-    /// Returns true if the needle's position in the list is exactly at the finger, so that no search is needed.
+    /// Returns true if the needle (a searched key) belongs exactly at the finger, a remembered position in the list.
+    /// Then no search is needed.
     #[inline]
     pub(super) fn is_beside(&self, finger: &Finger, needle: &Needle<'_>) -> bool {
         // No node is between the finger's neighbours on level 0. So if the needle is between them, the neighbours
@@ -114,19 +115,20 @@ impl SkipList {
         after_prev && !self.is_below(finger.next[0], needle)
     }
 
-    /// Returns true if a node exists at this offset and its key is below the needle.
+    /// Returns true if a node exists at this offset and its key is below the searched key (the needle).
     #[inline]
     fn is_below(&self, offset: u32, needle: &Needle<'_>) -> bool {
         self.node(offset).is_some_and(|node| node.compare(needle) == Ordering::Less)
     }
 
-    /// Moves the finger to the needle's position in the list. Only the thread that links nodes may call this function.
+    /// Moves the finger (a remembered position) to the place of the needle (a searched key) in the list. Only the
+    /// thread that links nodes may call this function.
     pub(super) fn locate(&self, finger: &mut Finger, needle: &Needle<'_>) {
         self.descend(finger, self.head(), MAX_HEIGHT, needle);
     }
 
-    /// Moves the finger forward to a needle that is above the last key linked with this finger. The cost is
-    /// proportional to the distance.
+    /// Moves the finger (a remembered position) forward to a needle (a searched key) that is above the last key linked
+    /// with this finger. The cost is proportional to the distance.
     pub(super) fn locate_after(&self, finger: &mut Finger, needle: &Needle<'_>) {
         let passed = (0..MAX_HEIGHT).take_while(|level| self.is_below(finger.next[*level], needle)).count();
         // The next node on the highest level passed is after the finger on all lower levels, too.
@@ -147,8 +149,8 @@ impl SkipList {
         }
     }
 
-    /// Links a new node at the position of the finger, and moves the finger to the position after this node. Only the
-    /// thread that links nodes may call this function.
+    /// Links a new node into the list at the finger (a remembered position), and moves the finger behind this node.
+    /// Only the thread that links nodes may call this function.
     pub(super) fn link(&self, finger: &mut Finger, node: Node<'_>) {
         let next = self.node(finger.next[0]);
         if let Some(prev) = self.node(finger.prev[0]) {

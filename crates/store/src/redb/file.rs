@@ -34,15 +34,15 @@ pub(super) struct RoomWait {
 
 #[derive(Debug, Default)]
 struct RoomState {
-    /// Error message of the write that waits for room; `None` if no write waits.
+    /// Error message of the write that waits for free disk space; `None` if no write waits.
     full: Option<String>,
     /// True if writes wait for free space on a full disk. False while the database is opened or closed, if callers wait
-    /// for each batch, and in stepped mode; writes then return the error.
+    /// for each batch, and for a backend without threads; writes then return the error.
     waits: bool,
 }
 
 impl RoomWait {
-    /// Returns the message of the full-disk error if a write waits for room; `None` otherwise.
+    /// Returns the message of the full-disk error while a write waits for free disk space; `None` otherwise.
     pub(super) fn full(&self) -> Option<String> {
         self.lock().full.clone()
     }
@@ -62,7 +62,7 @@ impl RoomWait {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Repeats `write` while it fails for lack of room and waiting is permitted. Returns its last result.
+    /// Repeats `write` while it finds the disk full and waiting is permitted. Returns the last result of `write`.
     fn until_there_is_room(&self, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let mut has_waited = false;
         loop {
@@ -89,7 +89,7 @@ impl RoomWait {
 }
 
 thread_local! {
-    /// True while the thread reads a view. A read of the file may then end by unwinding.
+    /// True while the thread reads a view. A read of the file may then end with a panic, if it would wait for the disk.
     static IN_VIEW: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -110,11 +110,11 @@ pub struct RedbStore {
     sync: SyncMode,
     figures: FileFigures,
     room: Arc<RoomWait>,
-    /// Memory of the large verified values that all views keep, and its limit.
+    /// Memory that all views use to keep large values with a verified checksum, and the limit of this memory.
     kept: Arc<KeptBytes>,
     /// Bytes of all keys and stored values after the last transaction of this process; 0 before the first.
     pair_bytes: AtomicU64,
-    /// Estimated bytes of the pages that two transactions copy.
+    /// Estimated bytes of the pages that two transactions copy before they change them.
     copied_bytes: AtomicU64,
     /// Bytes that recent transactions wrote to the file for each change. Falls by at most a quarter with each
     /// transaction. The size of a page before the first transaction.
@@ -341,7 +341,7 @@ impl AsRef<[u8]> for StoredValue {
     }
 }
 
-/// A verified value without its checksum.
+/// A stored value with a verified checksum, shown without this checksum.
 struct VerifiedValue(StoredValue);
 
 impl AsRef<[u8]> for VerifiedValue {

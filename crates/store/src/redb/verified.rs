@@ -35,7 +35,8 @@ impl KeptBytes {
         Self { bytes: AtomicU64::new(0), max }
     }
 
-    /// Counts the memory of another kept value. Returns false, and counts nothing, if the limit would be exceeded.
+    /// Counts the memory of another value that a view wants to keep. Returns false, and counts nothing, if the limit of
+    /// this memory would be exceeded.
     fn take(&self, bytes: u64) -> bool {
         let add = |kept: u64| kept.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()

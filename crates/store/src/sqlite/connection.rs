@@ -17,24 +17,25 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Application id in the database's header, "THWG", which identifies a state database.
 pub(super) const APPLICATION_ID: i32 = 0x5448_5747;
-/// Format in which large rows are in a table of their own. Format 2 has all rows in one table. The first transaction
-/// converts earlier formats.
+/// Present format version of the database, in which rows of 16 KiB and more are in a table of their own. Format 2 has
+/// all rows in one table. The first transaction converts earlier formats.
 pub(super) const FORMAT_VERSION: i32 = 3;
-/// First format version, without a summary of the pairs.
+/// First format version of the database, without a summary of the pairs.
 pub(super) const FORMAT_VERSION_1: i32 = 1;
 
 /// Open flag that makes the open of a database file fail at a symbolic link, which another user may have put in place
 /// of the file. SQLite opens its own files in the same way.
 pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
 
-/// Purpose of a connection: writing or reading.
+/// Purpose of a connection to the database: writing or reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Write,
     Read,
 }
 
-/// Creates the table of large rows; see the module `sqlite`.
+/// SQL statement that creates the table `large`, which stores the values of rows of 16 KiB and more; see the module
+/// `sqlite`.
 pub(super) const CREATE_LARGE: &str =
     "CREATE TABLE IF NOT EXISTS large (id INTEGER PRIMARY KEY, stored BLOB NOT NULL);";
 

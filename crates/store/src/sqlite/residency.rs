@@ -28,18 +28,18 @@ use super::connection::{NO_FOLLOW, PAGE_BYTES};
 const NEEDED: u64 = 256;
 /// Maximum number of samples that one check takes; each takes less than a microsecond.
 const MAX_SAMPLES: u64 = 8;
-/// Number of samples after which the size of the file is read again.
+/// Number of samples after which the size of the sampled database file is read again.
 const MEASURE_EVERY: u64 = 64;
 /// Odd multiplier, near the golden ratio of 2^64, that spreads consecutive numbers evenly over the file.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Samples of the database file; see the [module](self).
+/// Estimates from sampled pages if the database file is in memory; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Residency {
     file: File,
     /// Number of pages of the file at the last measurement.
     pages: AtomicU64,
-    /// Number of samples taken since the file was opened.
+    /// Number of pages of the database file that were sampled since the file was opened.
     taken: AtomicU64,
     /// Number of consecutive samples that were in memory, up to the latest sample.
     run: AtomicU64,

@@ -30,7 +30,7 @@ use crate::{
 
 /// Maximum number of connections of one view. If more threads read the view, they share these connections in turn.
 const MAX_READERS: usize = 8;
-/// Maximum number of unused connections kept for later views.
+/// Maximum number of unused reading connections that are kept for later views.
 const MAX_IDLE: usize = MAX_READERS;
 
 /// The pool of reading connections, and the counter of commits.

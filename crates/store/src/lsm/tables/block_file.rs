@@ -35,7 +35,7 @@ const MAX_LZ4_EXPANSION: usize = 255;
 pub(super) enum BlockError {
     /// The file could not be read.
     Io(io::Error),
-    /// The bytes are not those of a data block.
+    /// The bytes in the file are not those of a valid data block.
     Damaged(String),
 }
 

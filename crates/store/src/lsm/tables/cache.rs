@@ -24,8 +24,8 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use super::block::DataBlock;
 
-/// Maximum number of blocks that one insertion spares because they were read again. With a larger number, evictions hit
-/// unused blocks more accurately, but the slowest insertion takes longer.
+/// Maximum number of blocks that one insertion spares (does not evict) because they were read again. With a larger
+/// number, evictions hit unused blocks more accurately, but the slowest insertion takes longer.
 const MAX_SPARED: usize = 32;
 
 /// Number of bytes of the cache that reading ahead leaves free for blocks that readers load.
@@ -41,7 +41,7 @@ pub(super) struct BlockCache {
 struct Queue {
     entries: VecDeque<(Arc<Slots>, u32)>,
     bytes: u64,
-    /// Number of entries in the queue that belong to dropped tables.
+    /// Number of entries in the queue of cached blocks that belong to dropped tables.
     dead: usize,
 }
 
@@ -142,7 +142,7 @@ impl Queue {
         }
     }
 
-    /// Removes the entries of dropped tables if they are more than half of the queue.
+    /// Removes the entries of dropped tables from the queue of cached blocks, if they are more than half of the queue.
     fn drop_dead(&mut self) {
         if self.dead > self.entries.len() / 2 {
             self.entries.retain(|(slots, number)| slots.holds(*number as usize));

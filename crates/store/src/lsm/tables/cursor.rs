@@ -46,7 +46,7 @@ pub struct RunCursor<T, K> {
 /// Number of consecutive blocks that a scan reads from files before it reads ahead.
 const BLOCKS_BEFORE_AHEAD: usize = 4;
 
-/// A cursor that borrows the tables and the bounds.
+/// A cursor that borrows the tables of the run and the bounds of the scan.
 pub(crate) type BorrowedRunCursor<'a> = RunCursor<&'a [Arc<Table>], &'a [u8]>;
 /// A cursor that keeps the tables of the run open.
 pub(crate) type OwnedRunCursor = RunCursor<Arc<[Arc<Table>]>, Arc<[u8]>>;

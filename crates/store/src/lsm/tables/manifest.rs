@@ -27,9 +27,9 @@ use super::private;
 use crate::{backend::BackendError, files::io_error};
 
 const CURRENT: &str = "current";
-/// Prefix of the names of unfinished files. The LSM crate appends random characters.
+/// Prefix of the names of files that the LSM crate has not finished writing. The crate appends random characters.
 const UNFINISHED: &str = ".tmp";
-/// Temporary name of the new copy of `current`.
+/// Temporary name of the new copy of the file `current`, which names the current list of tables.
 const TEMPORARY: &str = ".tmp-current";
 const CURRENT_BYTES: usize = 8 + 16 + 1;
 /// Kind of the checksum; the crate knows no other kind.

@@ -104,14 +104,14 @@ pub(crate) struct TableStore {
 /// Origin of a table: found at open, or written later.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// The table existed when the store was opened.
+    /// The table already existed when the store of tables was opened.
     Found,
     /// This process wrote the table after it opened the store.
     Written,
 }
 
 impl TableStore {
-    /// Opens the tables in a directory. Creates the directory if it is missing. `pacer` paces the work on them.
+    /// Opens the tables in a directory; creates a missing one. `pacer` sets the pauses of flushes and compactions.
     pub(crate) fn open(dir: &Path, options: TableOptions, pacer: Arc<Pacer>) -> Result<Self, BackendError> {
         let compression = compression_type(options.compression)?;
         let disk = open_os_dir(dir)?;
@@ -153,7 +153,7 @@ impl TableStore {
         Ok(store)
     }
 
-    /// Returns the object that throttles flushes and compactions.
+    /// Returns the object that slows flushes and compactions down while clients write.
     pub(crate) fn pace(&self) -> &Throttle {
         &self.pace
     }

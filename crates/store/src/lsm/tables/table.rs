@@ -53,9 +53,9 @@ const MAX_COPIED_BYTES: usize = 1024;
 pub(super) const READ_AHEAD_BYTES: u64 = 256 * 1024;
 /// Number of bytes that a verification reads at a time.
 const VERIFY_PIECE_BYTES: usize = 256 * 1024;
-/// First byte of an item of an index block.
+/// First byte of each item of an index block, which lists the blocks of a table.
 const ITEM: u8 = 0;
-/// Byte after the last item of an index block.
+/// Byte after the last item of an index block, which lists the blocks of a table.
 const END_OF_ITEMS: u8 = 255;
 
 /// Entry of a key in a table or in a set of tables: its value, or a delete.

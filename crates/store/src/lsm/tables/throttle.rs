@@ -131,8 +131,8 @@ pub(crate) struct Throttle {
     compaction_is_calm: AtomicBool,
     /// Free disk space in bytes that compactions must leave for flushes.
     flush_bytes: AtomicU64,
-    /// Total microseconds for which flushes have paused between pieces of their output. `compaction_rest_micros` counts
-    /// the pauses of compactions.
+    /// Total microseconds for which flushes have paused after writing a piece of their table. `compaction_rest_micros`
+    /// counts the pauses of compactions.
     flush_rest_micros: AtomicU64,
     compaction_rest_micros: AtomicU64,
     /// Bytes that the compaction in progress will probably write; 0 if not known.
@@ -142,7 +142,8 @@ pub(crate) struct Throttle {
     pacer: Arc<Pacer>,
 }
 
-/// Number of bytes that clients can still write, and their rate. Both give the deadlines of flushes and compactions.
+/// Data from which the deadlines of flushes and compactions are computed: the number of bytes that clients can still
+/// write, and the rate at which they write.
 #[derive(Debug, Default)]
 struct Deadlines {
     /// Number of bytes that clients could write when the backlog was last reported. `writes` is the value of
@@ -189,8 +190,8 @@ impl Throttle {
         (deadlines.room, deadlines.writes) = (backlog.room, self.writes.load(Ordering::Relaxed));
     }
 
-    /// Describes a flush or compaction to the pacer: the bytes left to write, and its deadline. `done_bytes` are
-    /// already written.
+    /// Returns the description of a flush or compaction for the pacer: the bytes that it has yet to write, and its
+    /// deadline. It has already written `done_bytes` bytes.
     fn job(&self, chore: WorkKind, done_bytes: u64) -> PacedJob {
         let mut deadlines = self.deadlines.lock().unwrap_or_else(PoisonError::into_inner);
         let (all_bytes, room_bytes) = match chore {
@@ -219,7 +220,7 @@ impl Throttle {
         WorkThrottle { pace: Arc::clone(self), chore, writes, written: None, done_bytes: 0 }
     }
 
-    /// Returns the total time in microseconds for which work of this kind has paused between pieces.
+    /// Returns the total time in microseconds for which work of this kind has paused after writing a piece of a table.
     pub(crate) fn rest_micros(&self, chore: WorkKind) -> u64 {
         self.rest_counter(chore).load(Ordering::Relaxed)
     }
@@ -239,7 +240,7 @@ impl Throttle {
     }
 }
 
-/// State of the throttling of one flush or compaction.
+/// State of one flush or compaction that slows itself down while clients write.
 #[derive(Debug)]
 pub(crate) struct WorkThrottle {
     pace: Arc<Throttle>,
@@ -252,7 +253,7 @@ pub(crate) struct WorkThrottle {
 }
 
 impl WorkThrottle {
-    /// Counts bytes that this flush or compaction writes.
+    /// Adds to the number of bytes that this flush or compaction has written.
     pub(super) fn add_done(&mut self, bytes: u64) {
         self.done_bytes += bytes;
     }

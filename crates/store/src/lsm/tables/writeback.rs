@@ -239,8 +239,8 @@ impl Table {
     }
 }
 
-/// Creates the filter of each compaction. The filter keeps all items, and only counts the bytes that the compaction
-/// writes.
+/// Creates the compaction filter that the LSM crate calls for each item of a compaction. The filter keeps all items,
+/// and only counts the bytes that the compaction writes.
 impl Factory for WritebackTracker {
     fn name(&self) -> &'static str {
         "write out"
