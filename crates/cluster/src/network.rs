@@ -195,7 +195,8 @@ impl Network {
         Ok(())
     }
 
-    /// Returns [`EntryAge::Old`] if an append goes to a follower that is far behind, otherwise [`EntryAge::New`].
+    /// Returns [`EntryAge::Old`] if an append begins with an entry that is no longer in memory, or goes to a follower
+    /// that is far behind; otherwise [`EntryAge::New`].
     fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
         let first = self.0.log.get().zip(request.entries.first());
         let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));

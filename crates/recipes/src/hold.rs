@@ -107,8 +107,9 @@ impl<C: Coordinator> Hold<C> {
     /// Extends the lease of the lock, slot or leadership by another TTL (time to live). Returns the time for which the
     /// caller now certainly holds it.
     ///
-    /// # Errors [`RecipeError::Lost`] if the lock, slot or leadership is lost, or if the database did not answer in
-    /// time. After any other error, the caller should retry while time [remains](Self::remaining).
+    /// # Errors
+    /// [`RecipeError::Lost`] if the lock, slot or leadership is lost, or if the database did not answer in time. After
+    /// any other error, the caller should retry while time [remains](Self::remaining).
     pub fn keep_alive(&mut self) -> Result<Duration, RecipeError<C::Error>> {
         self.entry.keep_alive()?;
         Ok(self.remaining())

@@ -92,8 +92,9 @@ impl Source {
     /// Creates a source of the changes since an LSN, up to the applied position of the state. The caller must prevent
     /// the freeing of log segments from before this call until the source is dropped.
     ///
-    /// # Errors [`SnapshotError::Compacted`] if the log no longer has the entries from this LSN on, or if the node has
-    /// replaced its state by that of another node after this LSN.
+    /// # Errors
+    /// [`SnapshotError::Compacted`] if the log no longer has the entries from this LSN on, or if the node has replaced
+    /// its state by that of another node after this LSN.
     pub(crate) fn of_log(
         node: NodeId,
         log: &Log,

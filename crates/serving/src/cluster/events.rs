@@ -127,7 +127,7 @@ impl ClusterEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed(pub u64);
 
-/// Sequence number from which a client starts to read events.
+/// Position in the sequence of events at which a client starts to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
     /// Number of the event before the first one that the client gets; 0 begins with the oldest event that is kept.

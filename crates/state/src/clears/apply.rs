@@ -273,7 +273,7 @@ struct Sweep {
     left: u32,
     /// Bytes of the row keys that the sweep has examined so far.
     bytes: usize,
-    /// Steps of work after which the sweep ends. A sweep may take about as many as a client's command.
+    /// Value of `steps_used` at which the sweep ends. A sweep may take about as many steps as a client's command.
     last_step: u64,
     /// True once the sweep has used up its steps of work.
     spent: bool,

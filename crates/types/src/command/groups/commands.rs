@@ -97,14 +97,13 @@ variants! {
         Reclaim = 56 "reclaim group" {
             /// Id of the group.
             group: GroupId,
-            /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (rows' parts
-            /// with consecutive records) to remove.
+            /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (stored
+            /// ranges of consecutive records) to remove.
             max: u32,
         },
     }
     families {
-        /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (stored ranges of
-        /// consecutive records) to remove.
+        /// Acks or nacks records that the group delivered.
         Settle(Settle<'a>) = 52 | 53,
     }
 }
