@@ -2,7 +2,7 @@
 //!
 //! Owns: reading the facts (disk, file system, free space, limits, clocks, kernel settings, owners of files), the probe
 //! that measures syncs, and the rules that turn facts into findings. Does not own: the command line and its output, the
-//! permissions of a data directory, and the memory that a server takes; the command has these already.
+//! permissions of a data directory, and the memory that a server takes; the code of the command checks these.
 //!
 //! Each subject is one module: a structure of facts, `read`, and `judge`, which is a pure function of the facts.
 //!

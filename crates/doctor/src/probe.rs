@@ -95,13 +95,13 @@ impl Drop for ProbeFile {
 pub struct Sample {
     /// Number of measured durations.
     pub count: usize,
-    /// Median of the durations.
+    /// Median of the measured durations, in microseconds.
     pub p50_micros: f64,
-    /// 90th percentile of the durations.
+    /// 90th percentile of the measured durations, in microseconds.
     pub p90_micros: f64,
-    /// 99th percentile of the durations.
+    /// 99th percentile of the measured durations, in microseconds.
     pub p99_micros: f64,
-    /// Longest duration.
+    /// Longest of the measured durations, in microseconds.
     pub max_micros: f64,
 }
 

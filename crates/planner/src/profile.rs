@@ -39,7 +39,7 @@ pub struct Profile {
     pub build: String,
     /// Machine on which the server and its clients ran.
     pub machine: Machine,
-    /// Raw speed of the disk, measured in addition to the runs.
+    /// Times of syncs and throughput of the machine's disk, measured without the server in addition to the runs.
     pub disk: Disk,
     /// Description of the operations that the clients performed.
     pub workload: String,
@@ -70,7 +70,7 @@ pub struct Machine {
     pub kernel: Option<String>,
 }
 
-/// Raw speed of the disk of the measured machine.
+/// Speed of the measured machine's disk, without the server: times of syncs, and throughput of writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Disk {
     /// Median time of an `fdatasync` after a write of 4 KiB, in microseconds.

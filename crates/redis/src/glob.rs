@@ -197,7 +197,7 @@ mod tests {
     }
 
     /// Returns the result of a match, its number of comparisons, and the largest number of comparisons between two
-    /// charges. The match ends with an error after `max` comparisons.
+    /// calls of `charge`. The match ends with an error after `max` comparisons.
     fn counted(pattern: &[u8], text: &[u8], max: u64) -> (Result<bool, ()>, u64, u64) {
         let (mut taken, mut largest) = (0, 0);
         let found = compare(pattern, text, |more| {

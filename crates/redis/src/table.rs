@@ -106,9 +106,8 @@ static BY_SHORT_NAME: LazyLock<Box<[ShortPlace; SHORT_PLACES]>> = LazyLock::new(
     places
 });
 
-/// Packs a name of two to eight bytes into a number, with letters in lower case; `None` for other lengths. Compares two
-/// names of equal length, one of them in lower-case letters only: they are equal, ignoring case, exactly if their
-/// numbers are equal.
+/// Packs a name of two to eight bytes into a number, with letters in lower case; `None` for other lengths. Two names of
+/// equal length, one of them in lower-case letters only, are equal (ignoring case) exactly if their numbers are equal.
 #[inline]
 fn packed(name: &[u8]) -> Option<u64> {
     let number = match name {

@@ -69,7 +69,7 @@ struct ValueLen {
     may_have_parts: bool,
 }
 
-/// Computes the steps for the values that the commands of a batch use, one command after the other.
+/// Computes the steps of work for the values that the commands of a batch use, one command after the other.
 #[derive(Debug, Default)]
 pub struct ValueSteps<'a> {
     keeps_history: bool,
@@ -84,8 +84,8 @@ impl<'a> ValueSteps<'a> {
         Self { keeps_history, changes: HashMap::new() }
     }
 
-    /// Returns the maximum steps for the values that the next command of the batch uses. `view` has the state before
-    /// the batch, and [`admit`](crate::admit) has accepted the arguments.
+    /// Returns the maximum steps of work for the values that the next command of the batch uses. `view` has the state
+    /// before the batch, and [`admit`](crate::admit) has accepted the arguments.
     ///
     /// # Errors
     /// Returns an error if the view cannot be read, or if the budget of the read is spent.

@@ -1,18 +1,18 @@
-//! Cost of applying Redis commands without a log, in nanoseconds of CPU per command, on the LSM backend and in
-//! memory. Entries contain bursts of 16 commands from 50 clients, or one command.
+//! Cost of applying Redis commands without a log, in nanoseconds of CPU per command, on the LSM backend and in memory.
+//! Entries contain bursts of 16 commands from 50 clients, or one command.
 //!
 //! `cargo run --release -p thalweg-state --example redis_cost`
 //!
-//! Estimates, for bursts on the LSM backend, 100,000 keys with values of 64 bytes: SET 450 (decoding and arguments
-//! 40, the previous row 120, the overlay 30, the verdict 20, the batch 40, the memtable 150); GET 250; INCR 700
-//! (twice the key's row, and the undo list 150); HSET 1000 (key and part, both read and written); XADD 900, all to
-//! one stream (a part and the key written, no part read). An entry of one command pays the cost of the entry alone:
-//! 1 µs more.
+//! Estimates, for bursts on the LSM backend, 100,000 keys with values of 64 bytes: SET 450 (decoding and arguments 40,
+//! reading the previous row 120, looking up earlier changes of the entry 30, recording the change for watches 20,
+//! adding to the batch 40, the memtable 150); GET 250; INCR 700 (the work on the key's row twice, and 150 for the undo
+//! list); HSET 1000 (the rows of the key and of the field are both read and written); XADD 900, all to one stream (the
+//! rows of the entry and of the key are written). A command that is alone in its log entry takes 1 µs more.
 //!
-//! Measured while other builds ran (load 8 to 12, alternating runs), so the ratios are more reliable than the
-//! figures: SET 1,750 before its fast path, 900 to 1,100 with it, 920 (640 at best) with keys prefetched together;
-//! XADD 1,900 and 1,030; INCR 2,180 and 1,640. Most of the remaining cost of a SET is waiting for the memtable's
-//! memory.
+//! Measured while other builds ran (load 8 to 12, alternating runs), so the ratios are more reliable than the figures:
+//! SET 1,750 before its fast path, 900 to 1,100 with it, 920 (640 at best) with keys prefetched together; XADD 1,900
+//! before optimisations and 1,030 after; INCR 2,180 and 1,640. Most of the remaining cost of a SET is waiting for the
+//! memtable's memory.
 
 #![allow(clippy::print_stdout)]
 

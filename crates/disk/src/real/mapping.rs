@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::Mapping;
 
-/// Invariant: `start..start + len` is mapped, shared and writable until drop.
+/// A memory mapping of a file's beginning. Invariant: `start..start + len` is mapped, shared and writable until drop.
 #[derive(Debug)]
 pub(super) struct RealMapping {
     start: NonNull<u8>,

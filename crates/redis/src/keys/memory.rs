@@ -20,7 +20,7 @@ use crate::{
 /// Number of fields or entries that `MEMORY USAGE` examines, and from which it extrapolates, if the client does not
 /// send the option SAMPLES.
 const DEFAULT_SAMPLES: usize = 5;
-/// Assumed overhead of each stored row in bytes: owner, revision, and index position.
+/// Assumed overhead of each stored row in bytes: the prefix of its row key, its revision, and its position in an index.
 const ROW_BYTES: u64 = 48;
 
 pub(super) const SUBCOMMANDS: &[Subcommand] =

@@ -1,8 +1,8 @@
 //! Conversion of long decimal fractions to hexadecimal numbers that are rounded in the same way.
 //!
-//! `rustc_apfloat` divides bit by bit. If a number is close to the middle between two floating-point numbers, it uses
-//! as many bits as the decimal digits need. For thousands of digits, this takes tens of milliseconds. A mantissa has 64
-//! bits, so rounding needs only 66 bits of the quotient, and the information if a remainder is left.
+//! `rustc_apfloat` divides bit by bit. For a number that is close to the middle between two floating-point numbers, it
+//! computes as many bits as the decimal digits need. For thousands of digits, this takes tens of milliseconds. A
+//! mantissa has 64 bits, so rounding needs only 66 bits of the quotient, and the information if a remainder is left.
 //!
 //! Owns: this division. Numbers are limbs of 64 bits, the least significant first. The last limb is not 0.
 

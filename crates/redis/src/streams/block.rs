@@ -7,7 +7,7 @@
 //! If the command only reads, it uses the same view. If the reply is a null array, and the command is not within
 //! `MULTI`, the session waits until a key of [`Blocked::keys`] is written. It then calls [`Blocked::poll`]. If this
 //! returns `Ready`, the session executes [`Blocked::arguments`]. If the reply is again a null array, because another
-//! consumer was faster, it continues to wait.
+//! consumer was faster, the session continues to wait.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! notes determine only which callers are woken, never an outcome.
 //!
 //! Invariant: a note can be taken only after its entry is visible to readers. So if a caller registers, and then reads
-//! a view without the entry, a later note contains its key.
+//! a view without the entry, a later note contains the key of that entry's stream.
 
 use std::{
     collections::hash_map::DefaultHasher,

@@ -1,8 +1,8 @@
 //! Native streams as Redis streams: records appear as entries, and added entries become records.
 //!
 //! Owns: the conversion, for a database whose keys are native streams. Does not own: the streams. Their owner
-//! implements [`Read`](crate::Read) with the functions of this module, so that all reading commands work. It executes
-//! the writes that [`Write::parse`] returns.
+//! implements [`Read`](crate::Read) with the functions of this module, so that all reading commands work. The owner
+//! also executes the writes that [`Write::parse`] returns.
 //!
 //! ```text
 //! record   key · headers · payload        at 1700000000123 ms, offset 42

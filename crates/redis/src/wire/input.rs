@@ -45,7 +45,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Checks that a client of this trust may send a request with this number of arguments.
+    /// Checks that a client in this authentication state may send a request with this number of arguments.
     fn check_arguments(self, number: i64) -> Result<(), ProtocolError> {
         match self {
             Self::Known if number > MAX_ARGUMENTS => Err(ProtocolError::BadCount),
@@ -55,7 +55,7 @@ impl Trust {
         }
     }
 
-    /// Checks that a client of this trust may send an argument of this many bytes.
+    /// Checks that a client in this authentication state may send an argument of this many bytes.
     #[inline]
     fn check_bulk(self, number: i64) -> Result<(), ProtocolError> {
         match self {

@@ -1,8 +1,8 @@
 //! Part of the example `entry_cost`: searches for the most expensive commands about consumer groups of streams.
 //!
-//! These commands have no budget of steps. Limits bound their cost: the maximum numbers of pending records and dead
-//! letters, of records in a delivery attempt, of ranges in a command, of members and of groups. The proposer bounds the
-//! number of commands in an entry.
+//! These commands have no budget of steps of work. Limits bound their cost: the maximum numbers of pending records and
+//! dead letters, of records in a delivery attempt, of ranges in a command, of members and of groups. The proposer
+//! bounds the number of commands in an entry.
 
 use std::{cell::Cell, time::Duration};
 

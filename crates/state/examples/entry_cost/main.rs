@@ -3,9 +3,9 @@
 //! `cargo run --release -p thalweg-state --example entry_cost -- [--goal-ms MILLIS] [lsm|memory|redb|sqlite] [KIND]`
 //!
 //! For each kind of command, the search doubles and then bisects the size of the command until it is rejected, applies
-//! the largest accepted one a few times, and prints its steps and the CPU time of the entry. Entries of many commands
-//! contain as many as a proposer puts into one entry. The exit code is 1 if the median of a kind is above the goal (50
-//! ms), or if a kind of command was never applied.
+//! the largest accepted one a few times, and prints its steps of work and the CPU time of the entry. Entries of many
+//! commands contain as many as a proposer puts into one entry. The exit code is 1 if the median of a kind is above the
+//! goal (50 ms), or if a kind of command was never applied.
 //!
 //! Owns: the node without a log ([`Node`]), and the search ([`Search`]). The kinds are in the modules, one for each
 //! family of commands: each is a closure that makes the entry of a given size. An entry may use up data that it needs,
@@ -129,7 +129,7 @@ struct Node {
 }
 
 impl Node {
-    /// Applies one entry, and returns the outcomes, the CPU time in milliseconds, and the steps.
+    /// Applies one entry, and returns the outcomes, the CPU time in milliseconds, and the steps of work.
     fn apply(&self, commands: &[Vec<u8>]) -> (Vec<Outcome>, f64, u64) {
         let mut payload = Vec::new();
         for command in commands {

@@ -11,8 +11,8 @@ use crate::{
 };
 
 const VALUE: [u8; 64] = [b'v'; 64];
-/// Number of `SCAN`s of 1,000 keys each in a batch. Together they use up most of the steps that a batch may spend on
-/// reads.
+/// Number of `SCAN`s of 1,000 keys each in a batch. Together they use up most of the steps of work that a batch may
+/// spend on reads.
 const SCANS: usize = 40;
 
 /// Returns true if the log can contain the command with this name: one that reads or changes keys.

@@ -1,5 +1,5 @@
 //! Part of the example `entry_cost`: searches for the most expensive commands about leases and of maintenance. Commands
-//! of maintenance have no budget of steps; each ends after a bounded number of rows.
+//! of maintenance have no budget of steps of work; each ends after a bounded number of rows.
 
 use std::{cell::Cell, time::Duration};
 

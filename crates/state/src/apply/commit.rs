@@ -225,8 +225,8 @@ fn check_writes<'a>(
     Ok(())
 }
 
-/// Returns the steps of work that a put to a keyspace without settings costs. It needs no check and reads nothing.
-/// Returns `None` for any other write. [`charge_write`] charges the same. Most writes of large batches are such puts.
+/// Returns the steps of work that a put to a keyspace without settings costs, as [`charge_write`] charges it; `None`
+/// for any other write. Such a put needs no check and reads nothing. Most writes of large batches are such puts.
 #[inline]
 fn blind_price(applying: &Applying<'_>, write: &Write<'_>) -> Option<u64> {
     match *write {

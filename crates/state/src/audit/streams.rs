@@ -53,7 +53,7 @@ struct EntryWalk {
     bytes: Option<u64>,
     time: SpaceTime,
     saved: i64,
-    /// First offset of the batch that contains the stream's start offset, all bytes before it, and its time.
+    /// First offset of the batch with the stream's start offset, bytes of all batches before that batch, and its time.
     start: Option<(Offset, u64, SpaceTime)>,
     is_clean_boundary: bool,
 }

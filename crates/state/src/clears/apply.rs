@@ -70,10 +70,10 @@ impl Applying<'_> {
     /// Deletes all keys with a prefix, for the command that uses `revision`.
     ///
     /// Returns the number of removed rows that were visible to readers: no other delete had hidden them, and they had
-    /// not ended at the entry's time. Returns `None` if there are too many rows to remove them immediately; then a
-    /// clear hides them until sweeps remove them. Rejects the command, without a change, if the clear needs a place in
-    /// the table and the table is full. In a keyspace with history, a clear never takes the place of another command's
-    /// clear.
+    /// not ended at the entry's time. Returns `None` if there are too many rows to remove them immediately. Then a
+    /// clear (an entry in the table of deleted prefixes) hides them until sweeps remove them. Rejects the command,
+    /// without a change, if the table is full and the clear cannot replace others. In a keyspace with history, a clear
+    /// never replaces that of another command.
     pub(crate) fn empty_prefix(
         &mut self,
         keyspace: KeyspaceId,
@@ -93,7 +93,7 @@ impl Applying<'_> {
     }
 
     /// Deletes all keys with a prefix like [`empty_prefix`](Self::empty_prefix). `few` is the result of
-    /// [`few_rows`](Self::few_rows). If `few` is `None`, the caller has checked that the table has a place for a clear.
+    /// [`few_rows`](Self::few_rows). If `few` is `None`, the caller has checked that a deleted prefix can be added.
     fn empty(
         &mut self,
         keyspace: KeyspaceId,
@@ -273,7 +273,11 @@ struct Sweep {
     left: u32,
     /// Bytes of the row keys that the sweep has examined so far.
     bytes: usize,
+<<<<<<< .merge_file_juMpxi
     /// Value of `steps_used` at which the sweep ends. A sweep may take about as many steps as a client's command.
+=======
+    /// Number of steps of work, counted since the machine was opened, at which the sweep ends.
+>>>>>>> .merge_file_9yHBpq
     last_step: u64,
     /// True once the sweep has used up its steps of work.
     spent: bool,

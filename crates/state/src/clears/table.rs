@@ -86,7 +86,7 @@ impl Clear {
 }
 
 /// The clears (deleted prefixes with hidden rows) of one keyspace. At most [`MAX_NESTED_CLEARS`] of them cover a key,
-/// or twice as many while readers use two tables together.
+/// or twice as many in a table for readers of two states (`with_newer`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes(PrefixMap<Clear>);
 

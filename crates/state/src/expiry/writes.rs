@@ -177,8 +177,8 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
     }
 }
 
-/// Makes the entry store the commit's changes if a write's deadline has already passed: the commit's bytes do not show
-/// then that the put deletes its key. Called before the commit's first change.
+/// Makes the entry's verdict row store the commit's changes if a write's deadline has already passed: the commit's
+/// bytes do not show that such a put deletes its key. Called before the commit's first change.
 pub(crate) fn record_if_expired(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {
         applying.record_changes();

@@ -164,8 +164,8 @@ fn seek(applying: &mut Applying<'_>, id: GroupId, offset: Option<Offset>) -> Res
     Ok(Outcome::Group(GroupOutcome::Sought { cursor }))
 }
 
-/// Checks a settlement (ack or nack) that is a write of a commit: its attempts must still hold all records that it
-/// settles. Charges steps for the ranges of records in these attempts.
+/// Checks a settlement (ack or nack) that is a write of a commit: the delivery attempts that it names must still hold
+/// all records that it settles. Charges steps of work for the ranges of records in these attempts.
 pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Result<(), Refused> {
     let now = applying.applied.time;
     let mut claims = std::mem::take(&mut applying.applier.pending.claims);
@@ -179,8 +179,8 @@ pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> 
     Ok(())
 }
 
-/// Checks a settlement against its group. Returns the number of runs (ranges of consecutive records) in the attempts
-/// that it names. An attempt that is named twice counts twice.
+/// Checks a settlement (ack or nack) against its group. Returns the number of runs (ranges of consecutive records) in
+/// the delivery attempts that it names. An attempt that is named twice counts twice.
 fn check_in(
     group: &Group,
     now: SpaceTime,
@@ -217,7 +217,7 @@ pub(crate) fn perform_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -
     Some(done)
 }
 
-/// Registration of a caller that waits for settlements, see [`Machine::wake_at_settlements`].
+/// Registration of a caller that waits for settlements (acks and nacks), see [`Machine::wake_at_settlements`].
 #[derive(Debug)]
 pub struct SettlementWaiter(Arc<Machine>);
 
@@ -334,7 +334,7 @@ impl Machine {
         self.with_groups(|table| table.iter().filter(|(_, group)| group.parcels.dead() > 0).map(|(id, _)| id).collect())
     }
 
-    /// Returns the dead letters of a group's first dead attempt after the attempt `after`; `None` if there is none.
+    /// Returns the dead letters of the group's first delivery attempt after `after` that has any; `None` if none has.
     pub fn dead_letters(&self, id: GroupId, after: Option<Attempt>) -> Result<Option<DeadParcel>, MachineError> {
         self.with_groups(|table| {
             let mut dead = table.get(id)?.parcels.dead_from(after);

@@ -1,9 +1,9 @@
-//! One consumer group: delivering, settling, extending, seeking, and dropping trimmed records.
+//! Rules of one consumer group: delivers records, applies acks and nacks, extends ack deadlines, and moves the cursor.
 //!
 //! All operations change only memory and record the affected rows. Time is an argument: the entry's time.
 //!
-//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), the parcels with
-//! their orders and sums (`parcels`), order per key (`order`), the commands (`commands`), or the records.
+//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), the unsettled records
+//! of each delivery attempt (`parcels`), order per key (`order`), the commands (`commands`), or the records.
 //!
 //! Invariants: those in the head of `table`. New records are delivered only while the pending records and the dead
 //! letters together are fewer than `max_pending`, and nothing else adds to their sum. So a group has at most
@@ -54,12 +54,12 @@ pub(crate) struct Group {
     is_head_changed: bool,
 }
 
-/// Result of a settlement (ack or nack) of stream records: the number of settled records, and those that could not be.
+/// Result of a settlement (ack or nack) of stream records: the number of settled ones, and those not settled.
 #[derive(Debug, Default)]
 pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
-    /// Number of runs (ranges of consecutive records) that the named attempts had before the settlement. An attempt
-    /// counts each time that the settlement names it.
+    /// Number of runs (ranges of consecutive records) in the settlement's delivery attempts before it was applied. An
+    /// attempt counts each time that the settlement names it.
     pub(crate) runs: u64,
     pub(crate) lapsed: Vec<Lapsed>,
 }
@@ -275,7 +275,7 @@ impl Group {
         self.insert_all(now, Holder::Parked, NEVER, parked);
     }
 
-    /// Returns the number of runs (ranges of records) in an attempt if the attempt still holds all of the given records
+    /// Returns the number of runs (ranges of records) in a delivery attempt if it still holds all of the given records
     /// at `now`, and `None` otherwise. Used by commits, which settle all records or none.
     pub(crate) fn runs_if_held(
         &self,
@@ -288,8 +288,8 @@ impl Group {
         ranges.all(|range| parcel.holds(range.first, range.end())).then_some(parcel.runs.len() as u64)
     }
 
-    /// Returns the parcel (unsettled records) of an attempt if it can be settled at `now`: a member holds it, or it
-    /// contains dead letters and the settlement is an ack.
+    /// Returns the unsettled records of a delivery attempt if they can be settled at `now`: a member holds them, or
+    /// they are dead letters and the settlement is an ack.
     fn held(&self, now: SpaceTime, how: &SettlementKind<'_>, attempt: Attempt) -> Option<&Parcel> {
         self.parcels.get(attempt).filter(|parcel| match &parcel.holder {
             Holder::Member(_) => now < parcel.due,
@@ -298,8 +298,8 @@ impl Group {
         })
     }
 
-    /// Settles (acks or nacks) the records that the attempts still hold. Also returns the records that the attempts no
-    /// longer held.
+    /// Settles (acks or nacks) the named records that their delivery attempts still hold. Also returns those that they
+    /// no longer hold.
     pub(crate) fn settle(
         &mut self,
         now: SpaceTime,
@@ -334,8 +334,8 @@ impl Group {
         done
     }
 
-    /// Removes the records in `ranges`, or all records, from the unsettled records of an attempt, and returns them.
-    /// Notes in `done` the records that the attempt did not hold.
+    /// Removes the records in `ranges`, or all records, from the unsettled records of a delivery attempt, and returns
+    /// them. Adds the records that the attempt did not hold to `done`.
     fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, done: &mut SettledRecords) -> Vec<Run> {
         let mut taken = Vec::new();
         let Some(mut parcel) = self.parcels.take_out(attempt) else { return taken };

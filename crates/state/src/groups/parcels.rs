@@ -184,7 +184,7 @@ impl Parcels {
         Some(parcel)
     }
 
-    /// Stores the unsettled records of an attempt, new or taken out before. Stores nothing if no records are left.
+    /// Stores the unsettled records of a new or changed delivery attempt. Stores nothing if no records are left.
     pub(crate) fn put(&mut self, attempt: Attempt, parcel: Parcel) {
         let Some(first) = parcel.runs.front() else { return };
         self.changed.entry(attempt).or_insert(false);

@@ -4,8 +4,8 @@
 //! record being applied has read. Does not own: reading rows (`Applying::row_head`).
 //!
 //! redb and SQLite read a whole row from their pages and compute its checksum, although the caller needs its first
-//! bytes only; for a row of 8 MiB that takes a few milliseconds. A lookup costs few steps, so a transaction may look up
-//! one row thousands of times. Only the first lookup reads the row.
+//! bytes only; for a row of 8 MiB that takes a few milliseconds. A lookup is charged few steps of work, so a
+//! transaction may look up one row thousands of times. Only the first lookup reads the row.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -5,7 +5,7 @@
 //! scans a range of deleted rows repeatedly must skip it only once.
 //!
 //! The ranges affect only the time that a scan takes, never its result. How many marks there are depends on flushes and
-//! compactions of the node, so no price may depend on them.
+//! compactions of the node, so the steps charged for a scan must not depend on them.
 
 use std::{
     collections::BTreeMap,

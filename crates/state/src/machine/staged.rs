@@ -83,7 +83,7 @@ const NONE: u32 = u32::MAX;
 /// Maximum number of changes for which the hash index of a batch keeps its memory between log records.
 const IDLE_CHANGES: usize = 64 * 1024;
 
-/// Number of deleted rows of the backend from which a scan remembers the range without rows.
+/// Minimum number of deleted rows that a scan has passed in a range before it notes the range as one without rows.
 const MIN_GAP_ROWS: u64 = 64;
 
 /// Returns true if rows whose keys begin with this byte differ between nodes. Reading such rows is not charged as work,

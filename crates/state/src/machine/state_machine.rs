@@ -57,9 +57,9 @@ pub struct Machine {
     /// True if `forgotten` may have entries. Most log records find that it has none, without the lock.
     pub(crate) has_forgotten: AtomicBool,
     /// Table of consumer groups. The applying thread holds the lock from the first command about a group until its log
-    /// record is applied, so readers see only applied records. It waits for flushes and compactions of the backend
-    /// before it takes the lock, never while it holds it. A thread other than the applying one must not lock any field
-    /// of `published` while it holds this lock.
+    /// record is applied, so readers see only applied records. The applying thread waits for flushes and compactions of
+    /// the backend before it takes the lock, never while it holds it. A thread other than the applying one must not
+    /// lock any field of `published` while it holds this lock.
     pub(crate) groups: Mutex<GroupTable>,
     /// True if `groups` lists streams whose waiting consumers must be woken.
     pub(crate) groups_woken: AtomicBool,
