@@ -273,11 +273,7 @@ struct Sweep {
     left: u32,
     /// Bytes of the row keys that the sweep has examined so far.
     bytes: usize,
-<<<<<<< .merge_file_juMpxi
     /// Value of `steps_used` at which the sweep ends. A sweep may take about as many steps as a client's command.
-=======
-    /// Number of steps of work, counted since the machine was opened, at which the sweep ends.
->>>>>>> .merge_file_9yHBpq
     last_step: u64,
     /// True once the sweep has used up its steps of work.
     spent: bool,
