@@ -124,7 +124,7 @@ fn aside_dir(kind: BackendKind) -> String {
 #[derive(Clone, Copy)]
 pub(crate) struct BackendLocation<'a> {
     pub(crate) disk: &'a Arc<dyn Disk>,
-    /// Directory path in the operating system for backends that do their own I/O; `None` for the root of the disk.
+    /// Data directory for backends that do their own I/O, not through a `Disk`; `None` for the path of the `Disk`.
     pub(crate) os_dir: Option<&'a Path>,
     pub(crate) background: Background,
     /// Scheduler of background work on the disk, shared with the log; `None` for a backend without a log.

@@ -77,9 +77,9 @@ impl Classified for CoordinationError {
 }
 
 impl Database {
-    /// Returns the keyspace with this name for locks, elections and semaphores, and creates it if it is missing. Use a
-    /// keyspace that holds nothing else, and another one for each kind: a lock and a semaphore with the same name
-    /// share a queue.
+    /// Returns the keyspace with this name for locks, elections and semaphores, and creates it if it is missing. Use
+    /// keyspaces that hold nothing else, and separate ones for locks, elections and semaphores: a lock and a semaphore
+    /// with the same name in one keyspace share a queue.
     pub fn coordination(&self, keyspace: &str) -> Result<Coordination, WriteError> {
         // Decisions must be known and durable: a lock that a power loss removes excludes no other holder.
         let db = self.with_durability(self.durability().max(thalweg_types::Durability::Disk));

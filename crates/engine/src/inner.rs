@@ -126,7 +126,7 @@ impl Inner {
         })
     }
 
-    /// Proposes an encoded command. If it must wait in the queue, first looks up the lengths of values that it reads.
+    /// Proposes an encoded command. If the command must wait in the queue, estimates the cost of values that it reads.
     #[inline]
     fn propose_then<T>(
         &self,

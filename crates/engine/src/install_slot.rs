@@ -38,7 +38,7 @@ struct SlotState {
 
 const NONE: u64 = u64::MAX;
 
-/// Guard of an install. Until it is dropped, no other install begins, and the segments of this one are not freed.
+/// Guard of an install. Until it is dropped, no other install begins, and no segment that this one wrote to is freed.
 #[derive(Debug)]
 pub(crate) struct InstallGuard(Arc<InstallPermit>);
 

@@ -95,7 +95,7 @@ struct Rounds {
     pruned: Option<KeyspaceId>,
     /// Position of the search for stale index rows of deadlines and leases.
     stale: StaleCursor,
-    /// End of the log, and the time since which it has not changed.
+    /// LSN after the log's last record, and the time since which this LSN has not changed.
     quiet: Quiet,
     /// Id of the digest command whose view of the state is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,

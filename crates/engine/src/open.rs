@@ -69,7 +69,7 @@ pub struct OpenReport {
     pub replayed_records: u64,
     /// Bytes of the payloads of the replayed records.
     pub replayed_bytes: u64,
-    /// Time that opening took.
+    /// Time that opening the directory took.
     pub took: Duration,
     /// Description for operators of the data that `--repair` has given up; `None` if there was nothing to repair.
     pub repaired: Option<String>,
@@ -92,7 +92,7 @@ pub(crate) struct Opened {
     /// Observer of applied entries that the caller has set on a member of a cluster.
     pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
     pub(crate) mode: Mode,
-    /// Path of the directory for backends that do their own I/O; `None` for the root of the disk.
+    /// Data directory for backends that do their own I/O, not through a `Disk`; `None` for the path of the `Disk`.
     pub(crate) os_dir: Option<PathBuf>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
@@ -204,7 +204,7 @@ pub(crate) struct OpenEnvironment<'a> {
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) seed: u64,
     pub(crate) mode: Mode,
-    /// Path of the directory for backends that do their own I/O; `None` for the root of the disk.
+    /// Data directory for backends that do their own I/O, not through a `Disk`; `None` for the path of the `Disk`.
     pub(crate) os_dir: Option<&'a Path>,
 }
 

@@ -12,7 +12,7 @@ use crate::{error::WriteError, inner::Inner};
 
 /// Time without a log record after which the state persists its newest changes.
 const QUIET_BEFORE_FLUSH: Duration = Duration::from_secs(10);
-/// The log gives its prepared segments back if they take more than one part in this number of the log and the state.
+/// Prepared segments are freed if they take more than the disk space of the log and the state divided by this number.
 const REST_SHARE: u64 = 16;
 /// Time without a log record after which the log gives its prepared segments back.
 const QUIET_BEFORE_REST: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const RARE_FLUSH_INTERVAL: Duration = Duration::from_secs(600);
 /// Observations about a quiet node that are kept between maintenance rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
-    /// End of the log at the last maintenance round. The field `since` is the monotonic time when it was first seen.
+    /// LSN after the log's last record in the last round. `since` is the monotonic time when it was first seen.
     end: Lsn,
     since: Duration,
     /// Monotonic time at which the state was last persisted because the node was quiet.

@@ -29,7 +29,7 @@ use crate::{database::Database, inner::Inner};
 
 /// Maximum number of rows that are read for a command.
 const MAX_ROWS: usize = 512;
-/// Number of a command's rows for which one more thread reads, up to [`MAX_PARTS`] threads.
+/// Number of a command's rows that one thread reads, or more if [`MAX_PARTS`] threads are too few for all rows.
 const ROWS_PER_PART: usize = 16;
 /// Maximum number of threads that read the rows of a command. A disk serves this many concurrent reads nearly as fast
 /// as one.
@@ -204,7 +204,7 @@ fn visit<'a>(machine: &Machine, of: RowsOf<'a>, visit: &mut Visit<'_, 'a>) {
 
 struct Rows<'r, 'v, 'a> {
     machine: &'r Machine,
-    /// Keyspace of the last unconditional write; true if such a write reads the row that it replaces. `None` before it.
+    /// Keyspace of the last unconditional write; true if such writes in it read the row they replace. `None` at first.
     replaced: Option<(KeyspaceId, bool)>,
     visit: &'r mut Visit<'v, 'a>,
 }

@@ -121,7 +121,7 @@ impl SpaceKind {
 pub struct SpacePart {
     /// Number of files. A log segment whose blocks have several kinds of use counts once, for the use of most blocks.
     pub files: u64,
-    /// Size in bytes of the blocks on the disk.
+    /// Size in bytes of the disk blocks that have this kind of use.
     pub bytes: u64,
 }
 

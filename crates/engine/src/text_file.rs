@@ -97,7 +97,7 @@ impl TextFile {
     }
 }
 
-/// Returns the bytes of a file with this content.
+/// Returns the bytes of a file that consists of this content and the line with its checksum.
 fn with_checksum(content: &str) -> String {
     format!("{content}{}", checksum_line(content))
 }
@@ -106,7 +106,7 @@ fn checksum_line(content: &str) -> String {
     format!("{CHECKSUM}{:08x}\n", crc32c(content.as_bytes()))
 }
 
-/// Splits a file into its content and the line with the checksum; `None` for a file without one.
+/// Splits a file into its content and the line with the checksum; the line is `None` if the file has no such line.
 fn split(text: &str) -> (&str, Option<&str>) {
     let unended = text.strip_suffix('\n').unwrap_or(text);
     let (content, last) = text.split_at(unended.rfind('\n').map_or(0, |at| at + 1));

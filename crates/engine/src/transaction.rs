@@ -169,7 +169,7 @@ impl Database {
         Err(ReadError::ViewExpired)
     }
 
-    /// Returns the error for a transaction that only reads, in more steps than a command may take.
+    /// Returns the error for a transaction that only reads, and takes more steps (units of work) than a command may.
     #[must_use]
     pub fn transaction_too_expensive(&self) -> WriteError {
         match refusal(Outcome::TooExpensive { limit: MAX_COMMAND_STEPS }) {

@@ -1,4 +1,4 @@
-//! The bound on the number of fetches that wait for records.
+//! The bound on the number of fetches from consumer groups that wait for records.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use thalweg_types::limits::MAX_WAITING_FETCHES;
 
-/// Counter of the fetches that wait for records.
+/// Counter of the fetches from consumer groups that wait for records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingFetches(Arc<AtomicUsize>);
 
@@ -20,7 +20,7 @@ impl WaitingFetches {
     }
 }
 
-/// A fetch that waits for records. Dropping it decreases the counter.
+/// A fetch from a consumer group that waits for records. Dropping it decreases the counter.
 #[derive(Debug)]
 pub(crate) struct WaitingFetch(WaitingFetches);
 

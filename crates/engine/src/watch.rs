@@ -112,7 +112,7 @@ pub struct Watch {
     keyspace: KeyspaceId,
     interval: KeyInterval,
     next: Revision,
-    /// Number of events of a partly delivered commit, with the revision `next`, that were already delivered.
+    /// Number of events already delivered of the commit with the revision `next`; 0 unless it is partly delivered.
     delivered: usize,
     live: Option<WatchRegistration>,
     /// Reader of the log while the watch is behind live changes, else `None`. It holds no buffers between two calls.

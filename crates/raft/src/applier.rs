@@ -161,7 +161,8 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
     }
 }
 
-/// Replaces the live state with that of a received snapshot, in several attempts if an attempt changes nothing.
+/// Replaces the live state with that of a received snapshot. Tries again after an attempt that has failed and left the
+/// state unchanged.
 async fn switch<Rt: AsyncRuntime>(mut writer: Box<dyn SnapshotWriter>) -> io::Result<()> {
     for pause in SWITCH_PAUSES {
         match writer.install().await? {

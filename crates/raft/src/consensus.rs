@@ -131,7 +131,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
     pub facts: Facts<Rt>,
     pub elections: Elections<Rt>,
-    /// Names of the client requests in recent entries.
+    /// Names (request ids) of the client requests whose commands are in recent entries.
     pub names: EntryNames,
     pub is_stopped: Cell<bool>,
     /// Error of the log after which this node has ended consensus.
@@ -299,8 +299,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         &self.0.member
     }
 
-    /// Returns the names of the client requests in recent entries. This node keeps names while it leads and a member
-    /// asks for them.
+    /// Returns the names (request ids) of the client requests whose commands are in recent entries, for debug logs.
+    /// This node keeps names while it leads and a member asks for them.
     #[must_use]
     pub fn names(&self) -> &EntryNames {
         &self.0.names

@@ -1,5 +1,5 @@
-//! Names by which log lines identify client requests, kept for recent entries. Members write them to their debug logs
-//! when they apply the entries.
+//! Request ids (*names*) of the client requests whose commands are in recent entries. Members write them to their debug
+//! logs when they apply the entries.
 //!
 //! Owns: the names that the leader keeps in memory, and the bound of this memory. Does not own: how names are made, how
 //! they reach other members, or the log lines (`cluster`).
@@ -18,10 +18,11 @@ use std::{
 
 use thalweg_types::{Index, limits::MAX_ENTRY_NAME_BYTES};
 
-/// Memory in bytes that the names of one entry take in addition to the text.
+/// Memory in bytes that the names (request ids) of one entry take in addition to their text.
 const ENTRY_BYTES: usize = 64;
 
-/// Names of the client requests in recent entries, with their numbers. See the module's documentation.
+/// Names (request ids) of the client requests whose commands are in recent entries. The names of each entry have a
+/// number. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct EntryNames {
     is_wanted: Cell<bool>,
@@ -31,7 +32,7 @@ pub struct EntryNames {
 #[derive(Debug, Default)]
 struct KeptNames {
     names: VecDeque<(Index, String)>,
-    /// Number of names that were dropped because the list was full; these were the oldest ones.
+    /// Number of entries whose names (request ids) are no longer kept; these were the oldest ones.
     dropped: u64,
     bytes: usize,
 }
@@ -46,8 +47,8 @@ impl KeptNames {
 }
 
 impl EntryNames {
-    /// Begins to keep the names of client requests if `is_wanted` is true. Otherwise drops the kept names and keeps
-    /// none.
+    /// Begins to keep the names (request ids) of client requests if `is_wanted` is true. If it is false, drops the kept
+    /// names and keeps no more.
     pub fn want(&self, is_wanted: bool) {
         self.is_wanted.set(is_wanted);
         if !is_wanted {
@@ -58,8 +59,8 @@ impl EntryNames {
         }
     }
 
-    /// Keeps the names of the client requests in a committed entry, if a member has asked for names. An empty text is
-    /// not kept.
+    /// Keeps the names (request ids) of the client requests whose commands are in a committed entry, if a member has
+    /// asked for names. An empty text is not kept.
     pub fn note(&self, index: Index, names: impl FnOnce() -> String) {
         if !self.is_wanted.get() {
             return;
@@ -76,9 +77,9 @@ impl EntryNames {
         }
     }
 
-    /// Returns the names with numbers above `after`, each with the index of its entry, and the number of the first
-    /// returned name. Numbers begin at 1. If `after` is a number that this process has not assigned yet, an earlier
-    /// process has assigned it; then the function returns all names.
+    /// Returns the names (request ids) with numbers above `after`, each with the index of its entry, and the number of
+    /// the first returned name. Numbers begin at 1. If `after` is a number that this process has not assigned yet, an
+    /// earlier process has assigned it; then the function returns all names.
     #[must_use]
     pub fn after(&self, after: u64) -> (u64, Vec<(Index, String)>) {
         let kept = self.kept.borrow();

@@ -18,7 +18,8 @@ pub trait Forwarder: fmt::Debug + 'static {
     /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower
     /// computes the outcomes of the commands itself when it applies the entry, because they are equal on all nodes. If
     /// the connection fails after the commands were sent, the error is [`ProposeError::OutcomeUnknown`]. `requests` is
-    /// the text that names the client requests in the leader's log lines; it may be empty.
+    /// a text with the request ids of the client requests that contained the commands, which the leader writes to its
+    /// log lines; the text may be empty.
     fn propose(
         &self,
         leader: (NodeId, NodeInfo),

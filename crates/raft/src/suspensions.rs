@@ -30,8 +30,8 @@ impl<Rt: AsyncRuntime> Suspensions<Rt> {
         Self { total: Cell::new(total), noticed_at: Cell::new(None) }
     }
 
-    /// Returns true if the computer was suspended after the instant `sent`. `total` is the total time of suspensions
-    /// that the clock now reports.
+    /// Returns true if the computer was suspended after the instant `sent`; if `sent` is `None`, at any time since the
+    /// node started. `total` is the total time of suspensions that the clock now reports.
     pub(crate) fn have_followed(&self, sent: Option<InstantOf<Types<Rt>>>, total: Duration) -> bool {
         if total > self.total.get() + MIN_SUSPENSION {
             self.noticed_at.set(Some(Types::<Rt>::now()));

@@ -26,7 +26,7 @@ use crate::{
 /// Pause before an operation is retried after a transient error.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Lists all contenders for a name, in queue order.
+/// Lists all contenders for the lock, semaphore or election with this name, in queue order.
 pub(crate) fn contenders<C: Coordinator>(coordinator: &C, name: &str) -> Result<Vec<Contender>, RecipeError<C::Error>> {
     let prefix = prefix_of(name);
     let listed = coordinator.list(&prefix, MAX_CONTENDERS + 1).map_err(RecipeError::Store)?;

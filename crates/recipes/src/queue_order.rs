@@ -18,8 +18,8 @@ pub(crate) fn key_of(name: &str, lease: LeaseId) -> Vec<u8> {
     format!("{name}/{:0LEASE_DIGITS$x}", lease.0).into_bytes()
 }
 
-/// Returns true if a key with the prefix belongs to a contender for this name. The key of a longer name can begin with
-/// the same bytes.
+/// Returns true if `key`, which begins with `prefix`, belongs to a contender for the lock, semaphore or election with
+/// this prefix. Keys of a longer name can begin with the same bytes.
 fn is_contender(prefix: &[u8], key: &[u8]) -> bool {
     let lease = key.strip_prefix(prefix).unwrap_or_default();
     lease.len() == LEASE_DIGITS && lease.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))

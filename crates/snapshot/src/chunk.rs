@@ -163,7 +163,8 @@ pub(crate) struct ChunkReader<R> {
 #[derive(Default)]
 struct Unread {
     compression: Compression,
-    /// Number of bytes of `stored`, the compressed contents, that are consumed. With LZ4: number of bytes of `plain`.
+    /// Number of stored (compressed) bytes of the chunk that the reader has consumed. With LZ4: number of bytes of
+    /// `plain` that were returned.
     at: usize,
     /// Number of decompressed bytes of the chunk that are not read yet, based on the length that its header states.
     left: usize,

@@ -9,7 +9,8 @@ use thalweg_types::{Action, Classified, Lsn};
 /// Error returned when a snapshot cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The log no longer has all entries from the LSN on at which the requested increment (snapshot of changes) begins.
+    /// The log no longer has all entries that the requested increment (snapshot of the changes since an LSN) must
+    /// contain.
     #[error("the log no longer has all records since LSN {since} (it begins at {oldest}): take a full snapshot")]
     Compacted {
         /// LSN at which the requested increment begins.

@@ -133,11 +133,13 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// Finds the last entry before the LSN at which an increment begins. All fields are 0 if the log no longer has this
-/// entry. The flag is false if the log has an entry there but the increment does not continue it.
+/// Finds the last entry before the LSN `since`, at which an increment begins. Its fields are all 0 if the log no longer
+/// has this entry, or if the first entry of the increment does not continue it. For an increment without entries,
+/// returns the last applied entry.
 ///
-/// This happens after the node has installed the state of another node: the log may then end with entries that do not
-/// belong to the history of the installed state. Such entries are not returned.
+/// The second value is false if the log has an entry before `since` that the increment does not continue. This happens
+/// after the node has installed the state of another node: the log may then end with entries that do not belong to the
+/// history of the installed state.
 fn last_entry_before(
     log: &Log,
     valid: &Valid,

@@ -98,8 +98,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Appends bytes that a row points to to the log, as a move record: a record that contains the bytes and names the
-    /// row. By this name, the node finds the row when it later moves the bytes to free the segment.
+    /// Appends to the log the bytes that a row points to, as a move record: a record that contains the bytes and names
+    /// the row. By this name, the node finds the row when it later moves the bytes to free the segment.
     fn append_bytes(&mut self, pointing: &PointerRow<'_>, bytes: &[u8]) -> Result<LogPosition, LoadError> {
         self.payload.clear();
         Move::encode(&mut self.payload, &portable::without_position(&pointing.blob), &pointing.owner.target(), bytes);

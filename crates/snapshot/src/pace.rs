@@ -31,7 +31,8 @@ pub(crate) const MAX_REST: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct Pacer {
     bytes_per_second: Option<NonZeroU64>,
-    /// End of the log at the last call, and the time at which this end was first seen; `None` before the first call.
+    /// LSN after the last record of the log at the last call, and the time at which this LSN was first seen; `None`
+    /// before the first call.
     end: Option<(Lsn, Instant)>,
     /// Time at which the next chunk should begin according to the pace.
     due: Instant,
@@ -42,8 +43,8 @@ impl Pacer {
         Self { bytes_per_second, end: None, due: now }
     }
 
-    /// Returns the time for which the snapshot must pause after a chunk of `bytes` bytes. `end` is the present end of
-    /// the log.
+    /// Returns the time for which the snapshot must pause after a chunk of `bytes` bytes. `end` is the LSN after the
+    /// last record that the log has now.
     pub(crate) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let wrote = match self.end {

@@ -238,8 +238,8 @@ struct Order {
     lsn: Option<Lsn>,
 }
 
-/// Checks that a snapshot may contain a row of this kind. If the row points to bytes, also checks that `bytes` are
-/// these bytes.
+/// Checks that a row is of a kind that a snapshot may contain: rows that are valid only on one node are errors. If the
+/// row points into the log, also checks that `bytes` are the bytes to which it points.
 fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), String> {
     match (portable::sort(key, value), bytes) {
         (Err(error), _) => Err(error.to_string()),

@@ -103,7 +103,7 @@ pub enum WriteError {
     /// The command would do too much work at once, and so block others for too long. It changed nothing.
     #[error("the command takes more than {limit} steps, which would block others for too long: split it")]
     TooExpensive {
-        /// Maximum number of [steps](thalweg_types::steps) of a command.
+        /// Maximum number of [steps](thalweg_types::steps) (units of work) of a command.
         limit: u64,
     },
     /// An operation of a transaction could not be carried out. The transaction changed nothing.

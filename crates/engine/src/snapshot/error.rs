@@ -54,7 +54,7 @@ pub enum RestoreError {
     OtherNode {
         /// Name of the snapshot that comes from another node.
         part: String,
-        /// Id of the node that this snapshot comes from.
+        /// Id of the node that the snapshot named `part` comes from.
         found: u64,
         /// Id of the node that the other snapshots come from.
         expected: u64,
@@ -64,7 +64,7 @@ pub enum RestoreError {
     DoesNotFollow {
         /// Name of the snapshot that does not fit.
         part: String,
-        /// Description of the contradiction between this snapshot and those before it.
+        /// Description of the contradiction between the snapshot named `part` and those before it.
         what: String,
     },
     /// A part (snapshot of a backup) is damaged or cannot be read.

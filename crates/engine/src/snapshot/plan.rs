@@ -112,7 +112,7 @@ impl fmt::Display for RestoreTo {
 }
 
 impl RestoreTo {
-    /// Returns true if this snapshot contains nothing after the position to which the backup is restored.
+    /// Returns true if the snapshot with this description contains nothing after the position to restore to.
     fn allows(self, info: &SnapshotInfo) -> bool {
         match self {
             Self::End => true,

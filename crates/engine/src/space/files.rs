@@ -16,7 +16,7 @@ pub(super) struct FoundFile {
     /// Path relative to the data directory; empty for this directory itself.
     pub(super) path: String,
     pub(super) is_dir: bool,
-    /// Size in bytes of the blocks on the disk. For a file with holes this is less than its length.
+    /// Size in bytes of the disk blocks that the file takes. For a file with holes this is less than its length.
     pub(super) allocated_bytes: u64,
 }
 

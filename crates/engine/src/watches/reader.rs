@@ -146,7 +146,7 @@ impl Reader {
         Self { source: source.clone(), position, chunk_bytes: CHUNK_BYTES, open: None }
     }
 
-    /// Releases the buffers and the log segments. The next read opens the log again. It fails if the log has freed the
+    /// Releases the buffers and the log segments. The next read opens the log again, and fails if the log has freed the
     /// segment at the reader's position.
     pub(crate) fn rest(&mut self) {
         self.open = None;

@@ -122,7 +122,7 @@ enum InstallPhase {
     Loading(Box<Loading>),
     /// The new state is complete and on disk, and the database still has to switch to it.
     Prepared(Box<Prepared>),
-    /// The install has failed or is finished. [`Install`] drops this value after the call.
+    /// The install has failed or is finished. Once a call ends in this phase, [`Install`] drops the install's data.
     Ended,
 }
 
