@@ -549,10 +549,9 @@ pub struct BackendStats {
     pub pauses: u64,
     /// Total time in microseconds for which writes have paused because compactions were behind.
     pub pause_micros: u64,
-    /// Total microseconds for which flushes slept after writing a piece of a table, so that clients could use the disk.
+    /// Total microseconds that flushes slept after writing a piece of a table, so that clients could use the disk.
     pub flush_rest_micros: u64,
-    /// Total microseconds for which compactions slept after writing a piece of a table, so that clients could use the
-    /// disk.
+    /// Total microseconds that compactions slept after writing a piece of a table, so that clients could use the disk.
     pub compaction_rest_micros: u64,
     /// Rate in bytes per second at which compactions have lately removed data from level 0. If compactions are behind,
     /// the backend slows writes down to this rate.
