@@ -25,8 +25,8 @@ impl Backoff {
         Self { retries, tried: 0, seed: seed | 1 }
     }
 
-    /// Returns the pause before the next retry. It is random in the upper half of `base * 2^n`, where `n`
-    /// counts the retries, and at most `max`.
+    /// Returns the pause before the next retry: a random time between half of a bound and the bound. The bound is
+    /// `base` before the first retry, doubles with each retry, and is at most `max`.
     pub(crate) fn next(&mut self) -> Duration {
         let full = self.retries.base.saturating_mul(1 << self.tried.min(20)).min(self.retries.max);
         self.tried = self.tried.saturating_add(1);

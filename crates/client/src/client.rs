@@ -353,8 +353,8 @@ impl Client {
         }
     }
 
-    /// Updates the client's knowledge of the leader from an error. Returns true if the error says that the cluster has
-    /// no leader or another one. The client then retries the request until its timeout.
+    /// Updates the client's knowledge of the leader from an error. Returns true if the error says that the answering
+    /// node does not lead, or that the cluster has no leader. The client then retries the request until its timeout.
     fn looks_for_leader(&self, error: &Error) -> bool {
         let directory = &self.inner.directory;
         let Some(failure) = error.failure() else { return false };

@@ -36,7 +36,7 @@ pub(crate) struct Connected {
     pub round_trip: Duration,
 }
 
-/// Facts that a server states about itself in its welcome.
+/// Facts that a server states about itself in its welcome, which is its reply to the client's hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     /// Version of the server's program, for display.

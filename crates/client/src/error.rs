@@ -288,10 +288,10 @@ pub enum ConnectError {
     /// The handshake with the server failed.
     #[error(transparent)]
     Handshake(HandshakeError),
-    /// The connection was lost before the welcome.
+    /// The connection was lost before the server's welcome (its reply to the client's hello) arrived.
     #[error("{0} (during the handshake)")]
     Lost(Lost),
-    /// The server sent no welcome within the timeout.
+    /// The server sent no welcome (its reply to the client's hello) within the timeout.
     #[error("no welcome within {after:?}: is this the server's native port?")]
     TimedOut {
         /// Time that the client waited for the server's welcome.

@@ -55,8 +55,8 @@ pub struct PushOptions {
 }
 
 impl PushOptions {
-    /// Creates the options of a push to a member, with the server's bounds. Records that the member has not
-    /// acked or nacked when the push ends are redelivered immediately.
+    /// Creates the options of a push to a member, with the server's default maximums of held records and bytes. Records
+    /// that the member has not acked or nacked when the push ends are redelivered immediately.
     #[must_use]
     pub fn member(member: impl Into<String>) -> Self {
         Self { member: member.into(), held_records: 0, held_bytes: 0, release: Release::AtOnce, window: None }

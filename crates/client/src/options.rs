@@ -83,14 +83,15 @@ pub enum ReadFrom {
 
 /// Number of retries of a request, and the pauses between them.
 ///
-/// The pause before the n-th retry is random in the upper half of `base * 2^n` and at most `max`.
+/// Each pause is a random time between half of a bound and the bound. The bound is `base` before the first retry,
+/// doubles with each retry, and is at most `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
     /// Maximum number of retries of a request; 0 for none. Attempts to reconnect are not limited.
     pub max_attempts: u32,
-    /// Base of the pauses between retries, which double with each retry.
+    /// Upper bound of the pause before the first retry. The bound doubles with each retry.
     pub base: Duration,
-    /// Longest pause between two retries of a request.
+    /// Longest pause before a retry of a request.
     pub max: Duration,
 }
 

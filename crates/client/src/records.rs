@@ -69,8 +69,8 @@ pub struct OwnedRecord {
 }
 
 impl Records {
-    /// Checks the runs of consecutive records in a frame. `parts` yields the runs, each with its number of
-    /// deliveries.
+    /// Checks the runs of consecutive records in a frame. `parts` yields lists of runs, each with the number of times
+    /// that a consumer group has delivered their records.
     pub(crate) fn new<'a>(
         frame: &'a SharedFrame,
         parts: impl Iterator<Item = (u32, List<'a, RecordRun<'a>>)>,

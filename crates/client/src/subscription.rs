@@ -123,8 +123,8 @@ pub(crate) struct Feed<S> {
     backoff: Backoff,
     interrupted: bool,
     over: bool,
-    /// The client numbers the data sets of the servers that it connects to (`Directory::data`). This is the number of
-    /// the data set in which the id in the request is valid; `None` if the request has no id.
+    /// Number of the data set in which the id in the subscription's request is valid; `None` if the request has no id.
+    /// The client numbers the data sets of the servers that it connects to (`Directory::data`).
     data: Option<u32>,
     pub source: S,
 }

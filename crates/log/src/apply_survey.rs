@@ -17,13 +17,13 @@
 //! 4. The files that steps 1 to 3 have changed are synced.
 //! 5. Segments after the end of the log get a new id and are synced. The new id makes all batches in them invalid.
 //!
-//! After a clean close, steps 1 and 3 are the same; step 1 then rewrites only a few markers of 48 bytes. The marker
-//! `Closed` proves that all records before it are on the disk, because it is written after their sync. It does not
-//! prove that the marker itself is on the disk: after a failed fsync, the page cache shows the marker until a power
-//! loss, which would then leave a hole before the batches of the next run. The next process cannot find out if that
-//! fsync succeeded, so every open rewrites the batches that are not attested. After a clean close these need no sync of
-//! their own, because the marker `Opened` goes to the same file and is synced before the log is served. A power loss
-//! before that sync leaves a log that ends with its last record. Step 2 is left out after a clean close, because
+//! After a clean close, steps 1 and 3 run as after a crash, but step 1 has to rewrite only a few markers of 48 bytes.
+//! The marker `Closed` proves that all records before it are on the disk, because it is written after their sync. It
+//! does not prove that the marker itself is on the disk: after a failed fsync, the page cache shows the marker until a
+//! power loss, which would then leave a hole before the batches of the next run. The next process cannot find out if
+//! that fsync succeeded, so every open rewrites the batches that are not attested. After a clean close these need no
+//! sync of their own, because the marker `Opened` goes to the same file and is synced before the log is served. A power
+//! loss before that sync leaves a log that ends with its last record. Step 2 is left out after a clean close, because
 //! nothing was written after the marker `Closed`.
 
 use std::io;

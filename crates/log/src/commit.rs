@@ -178,7 +178,7 @@ impl Shared {
         AppendError::Failed { reason }
     }
 
-    /// Wakes the futures that wait until records up to `reach` are durable.
+    /// Wakes the futures that wait for the durability of records, if all of these records are below `reach`.
     pub(crate) fn wake_durable(&self, reach: Lsn) {
         let mut wakers = self.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if wakers.waiting.is_empty() {

@@ -84,8 +84,8 @@ impl Drop for Handle {
     }
 }
 
-/// A handle to the node's log; cheap to clone. Dropping the last handle without [`close`](Self::close) has
-/// the effect of a process crash: no written record is lost, and the next open reads the tail.
+/// A handle to the node's log; cheap to clone. Dropping the last handle without [`close`](Self::close) has the effect
+/// of a process crash: no written record is lost, but the next open has to search for the end of the log.
 ///
 /// Waiting: `append` at level `disk`, `sync` and `sync_through` lead an fsync, unless another caller is about
 /// to lead one. `wait_durable` and `durable_at` only wait for the syncs of other callers.

@@ -1,8 +1,8 @@
 //! Selection of segments that can be freed.
 //!
 //! Owns: the LSN below which the log's user has released records, the LSN from which other nodes need records, and the
-//! history floor: the LSN below which segments are not kept for history. Does not own: references into a segment; the
-//! log's user tracks those.
+//! history floor: the LSN below which segments are not kept for history. Does not own: the references from the state of
+//! the log's user to bytes in a segment; the user tracks them.
 //!
 //! [`segment_uses`] determines why each segment is in the log. An open log uses it, and so does the report on a
 //! directory that is not open.
@@ -13,15 +13,16 @@ use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use crate::{errors::AppendError, log::Log, options::SegmentInfo};
 
-/// Reason for which a segment is in the log, apart from references into it.
+/// Reason for which a segment is in the log. References from the state of the log's user to bytes in the segment, such
+/// as large values, are not considered here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentUse {
     /// The log's user has not released all records of the segment yet.
     Needed,
     /// The segment is kept as history only: it is near the end of the log, and it is young or another node needs it.
     History,
-    /// Nothing needs the records of the segment, and it is older than the kept history. Only references into the
-    /// segment keep it.
+    /// Nothing needs the records of the segment, and it is not part of the kept history. It is in the log only until
+    /// the state of the log's user refers to none of its bytes any more.
     Past,
 }
 
@@ -71,16 +72,16 @@ impl Log {
         Lsn(self.shared().released.load(Ordering::Acquire))
     }
 
-    /// Sets the LSN from which another node needs the records. Segments with such records are kept as history whatever
-    /// their age, as long as they are within `history_bytes` of the log's end. `None` means that no other node needs
-    /// records.
+    /// Sets the LSN from which another node needs the records. A segment with records at or above this LSN is kept as
+    /// history whatever its age, as long as it is within `history_bytes` of the log's end. `None` means that no other
+    /// node needs records.
     pub fn keep_from(&self, lsn: Option<Lsn>) {
         self.shared().kept_from.store(lsn.unwrap_or(Lsn::MAX).0, Ordering::Release);
     }
 
     /// Returns the sealed segments, oldest first, that the log does not need any more at `now`: the log's user has
-    /// [released](Self::release) their records, and they are older than the history that the options keep. They may be
-    /// freed when no pointer refers to them.
+    /// [released](Self::release) their records, and they are outside the history that the log keeps. They may be freed
+    /// when no pointer refers to them.
     #[must_use]
     pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.sealed_segments(now, SegmentUse::Past)

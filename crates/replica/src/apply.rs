@@ -111,7 +111,7 @@ fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError>
 /// There is one exception: a node that has replaced its state with a snapshot, while its log still holds entries of
 /// another history at indexes up to that of the snapshot. Consensus truncates these entries. The new state records the
 /// snapshot's index as its last purged entry, so this function accepts a truncation that begins at or below this index.
-/// In all other cases consensus truncates only entries above it.
+/// In all other cases consensus truncates only entries above the last purged index.
 fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
     // Index 0 belongs to the first membership, if there is one.

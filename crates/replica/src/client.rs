@@ -20,8 +20,7 @@ use thalweg_types::Term;
 
 use crate::turn_pause::TurnPause;
 
-/// Unit of a [`Cost`]: the number of estimated steps to which it relates measured steps. A step is about 100 ns of
-/// work.
+/// Number of estimated steps to which a [`Cost`] relates the steps that were measured. A step is about 100 ns of work.
 const COST_UNIT: u64 = 1024;
 
 /// Measured work of recent commands: the number of steps that they took for each [`COST_UNIT`] estimated steps. A step
@@ -106,12 +105,13 @@ impl Client {
         &self.address
     }
 
-    /// Number that identifies the client while it exists.
+    /// Number that identifies the client as long as the client is in memory. A later client can get the same number.
     pub(crate) fn key(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self) as usize
     }
 
-    /// Number that identifies the client's address while it exists.
+    /// Number that identifies the client's address as long as the address is in memory. A later address can get the
+    /// same number.
     pub(crate) fn address_key(&self) -> usize {
         Arc::as_ptr(&self.address) as usize
     }

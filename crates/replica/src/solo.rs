@@ -164,8 +164,8 @@ impl Solo {
         Self::open_with(log, machine, space_clock, options)
     }
 
-    /// Opens a space (Raft group) like [`open`](Self::open), with a clock that the caller has anchored. Its time must
-    /// be at least that of the last applied entry.
+    /// Opens a space (Raft group) like [`open`](Self::open), with a clock that the caller has anchored. The clock's
+    /// time must be at least the time of the last applied entry.
     pub fn open_with(
         log: Log,
         machine: Arc<Machine>,

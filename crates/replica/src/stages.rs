@@ -79,7 +79,7 @@ impl Default for StageHistogram {
 }
 
 impl StageHistogram {
-    /// Adds `count` times of equal length.
+    /// Adds the time `time` to the histogram `count` times.
     pub(crate) fn record(&self, time: Duration, count: u64) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.sum_nanos.fetch_add(nanos.saturating_mul(count), Relaxed);

@@ -47,7 +47,8 @@ pub(crate) struct TurnPause {
     length: Duration,
     /// Length of the last pause after a long turn (batch of expensive commands), as a multiple of the turn's time.
     multiple: u32,
-    /// Value of `multiple` before the last turn. A correction of the last pause begins with it again.
+    /// Multiple from which `multiple` was computed at the last turn: its value before the turn, or [`MIN_MULTIPLE`] if
+    /// the address had made no recent turn. A correction of the last pause computes `multiple` again from this value.
     multiple_before: u32,
     /// True if the last turn began soon after the pause before it: the time between that pause and the turn was shorter
     /// than the pause.

@@ -33,8 +33,8 @@ pub struct Valid {
 }
 
 impl Valid {
-    /// Creates the rule for a space (Raft group) from the truncations that the log contains now. It is correct for
-    /// records that are read in order, and for records in the segments at the start of the log.
+    /// Creates the rule for a space (Raft group) from the truncations that the log contains now. The rule is correct
+    /// for records that are read in order, and for records in the segments at the start of the log.
     #[must_use]
     pub fn of(log: &Log, space: SpaceId) -> Self {
         Self { space, truncations: log.truncations() }

@@ -164,8 +164,8 @@ impl WriteBatch {
         self.ops.iter().map(|op| self.change_of(op))
     }
 
-    /// Iterates over the changes in the order in which they were added. Each change is returned with its key's and
-    /// value's bytes as one slice.
+    /// Iterates over the changes in the order in which they were added. Each change is returned with one slice that
+    /// contains its key and its value, one after the other.
     pub fn changes_whole(&self) -> impl ExactSizeIterator<Item = (Change<'_>, &[u8])> {
         self.ops.iter().map(|op| {
             let value_len = if op.value_len == u32::MAX { 0 } else { op.value_len as usize };
@@ -191,8 +191,8 @@ impl WriteBatch {
     }
 
     /// Overwrites the beginning of the value of the put with index `number`, and returns the replaced bytes. Returns
-    /// `None` if this change does not exist, is a delete, or has a shorter value. A later change of the same key still
-    /// wins.
+    /// `None` if this change does not exist, is a delete, or has a value shorter than `beginning`. A later change of
+    /// the same key in the batch still wins.
     pub fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Box<[u8]>> {
         let op = self.ops.get(number as usize)?;
         if op.value_len == u32::MAX || (op.value_len as usize) < beginning.len() {
@@ -450,7 +450,7 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
         false
     }
     /// Asks a background thread to return the space of overwritten and deleted data to the disk. The thread uses only
-    /// the disk space that is free now. Does not wait. Backends that keep such space for later data do nothing.
+    /// the disk space that is free now. Does not wait. Backends that keep this space for later data do nothing.
     fn reclaim_space(&self) {}
     /// Returns the backend's statistics for reports and metrics.
     fn stats(&self) -> BackendStats;
@@ -527,7 +527,7 @@ pub struct BackendStats {
     pub tables_per_level: Vec<u64>,
     /// Bytes of the tables on each level of the LSM tree, level 0 first.
     pub bytes_per_level: Vec<u64>,
-    /// Number of deletions that tables store until a compaction drops them with the rows that they delete.
+    /// Number of deletions (tombstones) in the tables. A compaction drops a deletion together with the deleted row.
     pub deletions: u64,
     /// Number of sealed memtables that wait to be flushed to disk.
     pub sealed_memtables: u64,
@@ -549,9 +549,9 @@ pub struct BackendStats {
     pub pauses: u64,
     /// Total time in microseconds for which writes have paused because compactions were behind.
     pub pause_micros: u64,
-    /// Total microseconds for which flushes slept after pieces of tables, to leave the disk to clients.
+    /// Total microseconds that flushes slept after writing a piece of a table, so that clients could use the disk.
     pub flush_rest_micros: u64,
-    /// Total microseconds for which compactions slept after pieces of tables, to leave the disk to clients.
+    /// Total microseconds that compactions slept after writing a piece of a table, so that clients could use the disk.
     pub compaction_rest_micros: u64,
     /// Rate in bytes per second at which compactions have lately removed data from level 0. If compactions are behind,
     /// the backend slows writes down to this rate.

@@ -5,8 +5,8 @@ use crate::{
     passed::note_passed,
 };
 
-/// A cursor over the sorted pairs of the store behind the memtables. Until `advance` returns false, the cursor is
-/// positioned on a pair.
+/// A cursor over sorted pairs of key and value, for example of a memtable or of a sorted run of tables. Until `advance`
+/// returns false, the cursor is positioned on a pair.
 pub trait Cursor {
     /// Returns the key of the pair on which the cursor is positioned.
     fn key(&self) -> &[u8];

@@ -172,8 +172,8 @@ impl State {
         self.task.clone()
     }
 
-    /// Stages a request of at most `max` bytes. If the request cannot be staged, releases its id by treating
-    /// it as failed.
+    /// Stages a request of at most `max` bytes. If the request cannot be staged, marks the request as failed, so that
+    /// its id becomes free again.
     pub(super) fn stage(
         &mut self,
         id: u32,

@@ -172,8 +172,8 @@ fn has_applied(machine: &Machine, index: Index) -> Result<bool, OpenError> {
     Ok(if index == Index::ZERO && applied == index { machine.membership()?.is_some() } else { applied >= index })
 }
 
-/// Reader of the log's records after the applied position. While it exists, the log keeps the segments that it will
-/// read.
+/// Reader of the log's records after the applied position. While this reader exists, the log does not recycle the
+/// segments that are still to be read.
 #[derive(Debug, Default)]
 struct LookAhead {
     records: Option<Records>,

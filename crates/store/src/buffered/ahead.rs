@@ -30,8 +30,8 @@ const FIRST_AT: usize = 256 << 10;
 /// Minimum number of bytes that a memtable's writer uses between two requests to the thread that prepares memory. A
 /// request that wakes the thread costs the writer 20 µs.
 const STEP: usize = 512 << 10;
-/// Minimum number of bytes that the background thread prepares beyond the used bytes of a memtable. Up to a maximum, it
-/// prepares twice as many bytes as the memtable uses.
+/// Minimum number of bytes that the background thread prepares beyond the used bytes of a memtable. Between this
+/// minimum and a maximum, the thread prepares twice as many bytes as the memtable uses.
 const MIN_AHEAD: usize = 2 << 20;
 /// Maximum number of bytes that the background thread prepares beyond the used bytes of a memtable, if the kernel
 /// provides memory fast.
@@ -44,8 +44,9 @@ const MAX_AHEAD_IF_SLOW: usize = 16 << 20;
 /// or more.
 const SLOW: Duration = Duration::from_millis(1);
 
-/// The rule by which the writer of a memtable asks the thread to prepare more memory: the time of a request, and the
-/// range of bytes. Each new memtable starts with a new rule.
+/// The rule by which the writer of a memtable asks the thread to prepare more memory. The rule determines when the
+/// writer sends a request, and which bytes of the memtable the thread prepares. Each new memtable starts with a new
+/// rule.
 #[derive(Debug)]
 pub(super) struct AheadRule {
     /// Number of used bytes of the memtable at which its writer next asks the background thread to prepare memory.
@@ -73,8 +74,8 @@ impl AheadRule {
     }
 
     /// Returns the bytes of a memtable's memory that the background thread must prepare now that `used` of `capacity`
-    /// bytes are in use. The range is empty while the thread has prepared at least half of the bytes that should be
-    /// ready.
+    /// bytes are in use. The thread should be ahead by twice the used bytes, at least by [`MIN_AHEAD`] and at most by
+    /// `max_ahead` bytes. The range is empty while the thread was asked for at least half of them.
     fn due(&mut self, used: usize, capacity: usize, max_ahead: usize) -> Range<usize> {
         let ahead = (2 * used).clamp(MIN_AHEAD, max_ahead);
         if self.end >= (used + ahead / 2).min(capacity) {
@@ -98,7 +99,7 @@ pub(super) struct AheadThread {
 struct Requests {
     next: Mutex<Next>,
     changed: Condvar,
-    /// True if the kernel provided memory slowly when the thread last asked for some.
+    /// True if the kernel was slow to provide memory when the thread last requested memory from the kernel.
     is_slow: AtomicBool,
 }
 

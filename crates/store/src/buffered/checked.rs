@@ -1,4 +1,4 @@
-//! Values with checksums, as redb and SQLite store them.
+//! The encoding of a value in our redb and SQLite backends: the value with a checksum in front of it.
 //!
 //! ```text
 //! | crc u32 | value ... |        CRC-32C of the key and the value, little-endian

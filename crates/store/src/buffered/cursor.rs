@@ -4,8 +4,8 @@
 //! borrows nothing. A source is a memtable or a sorted run of the store. Does not own: the order of the sources.
 //!
 //! Invariants: `sources` are ordered newest first. While the cursor is on a pair, `leader` is the newest source that
-//! has the cursor's key, and all other sources are past this key. `second` is the one of these other sources with the
-//! next key.
+//! has the cursor's key, and all other sources are past this key. `second` is the other source whose key comes first in
+//! the order of the scan.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -65,8 +65,8 @@ impl<C: Cursor> MergedCursor<C> {
         self.settle()
     }
 
-    /// Chooses the source with the next key as the leader, and the source with the key after it as the second, because
-    /// sources have moved. Returns false if all sources are at their end.
+    /// Determines the source whose key comes first (`leader`), and the other source whose key comes next (`second`).
+    /// Called after sources have moved. Returns false if all sources are at their end.
     fn settle(&mut self) -> Result<bool, BackendError> {
         self.leader = settle_leader(&mut self.sources, self.direction)?;
         self.second = self.leader.and_then(|leader| {

@@ -17,10 +17,10 @@ use std::{
 
 /// Minimum duration of one pause. Shorter pauses are summed until the sum reaches this duration.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum duration of one pause. It limits for how long a pausing thread blocks others that need its locks.
+/// Maximum duration of one pause. It limits for how long a pausing thread blocks other threads that need its locks.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum sum of the pauses that writes have not made yet. If writes are so large that this sum does not slow them
-/// down enough, stops do.
+/// Maximum sum of the pauses that writes have not made yet. If writes are so large that pauses up to this sum do not
+/// slow them down enough, the writes wait until there is room for another memtable.
 const MAX_OWED: Duration = Duration::from_secs(1);
 
 /// Sum of the pauses that a writer should have made but has not made yet.

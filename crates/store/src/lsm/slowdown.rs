@@ -326,8 +326,8 @@ mod tests {
         longest_pause: Duration,
         /// Mean rate at which the simulated writers wrote, as a multiple of the rate of compactions.
         rate: f64,
-        /// Longest time that writers needed for half a run, as a multiple of the mean time. The first third of the
-        /// simulated time is left out.
+        /// Longest time in which the simulated writers wrote half as many bytes as a run has, as a multiple of the mean
+        /// time for this. The first third of the simulated time is left out.
         slowest_half_run: f64,
     }
 

@@ -114,10 +114,10 @@ pub struct RedbStore {
     kept: Arc<KeptBytes>,
     /// Bytes of all keys and stored values after the last transaction of this process; 0 before the first.
     pair_bytes: AtomicU64,
-    /// Estimated bytes of the pages that two transactions copy before they change them.
+    /// Estimated bytes of the pages that the next two transactions copy before they change them.
     copied_bytes: AtomicU64,
     /// Bytes that recent transactions wrote to the file for each change. Falls by at most a quarter with each
-    /// transaction. The size of a page before the first transaction.
+    /// transaction. Before the first transaction, this is the size of a page.
     bytes_per_change: AtomicU64,
 }
 

@@ -107,7 +107,7 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     sync: SyncMode,
     dir: PathBuf,
-    /// Number of bytes written to the WAL since its last checkpoint, estimated as the bytes of each change and a page.
+    /// Estimated number of bytes written to the WAL since its last checkpoint: for each change, its bytes and one page.
     unchecked_bytes: AtomicU64,
     /// Bytes of the database's unused pages when they were last counted.
     reusable_bytes: AtomicU64,

@@ -327,8 +327,8 @@ pub(super) mod tests {
         DataBlock::new(bytes_of(pairs).into()).unwrap()
     }
 
-    /// Checks that every key is found. Compares the ranks of the keys, and of keys next to them, with those of a plain
-    /// search.
+    /// Checks that every key is found in a block with these keys. Compares the ranks of these keys, and of keys next to
+    /// them, with the ranks that a search in the list of keys returns.
     fn check(keys: &[Vec<u8>]) {
         let value = |number: usize| (!number.is_multiple_of(3)).then(|| &b"some value"[..number % 7]);
         let pairs: Vec<Pair<'_>> = keys.iter().enumerate().map(|(number, key)| (&key[..], value(number))).collect();

@@ -28,8 +28,8 @@ use thalweg_disk::{PacedJob, PacedWork, Pacer};
 
 /// Number of bytes by which a deleted file is truncated in one step.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Maximum pause after each truncation of a deleted file, unless the pacer extends it. The pause is as long as the
-/// truncation took, so that the disk can serve other requests.
+/// Maximum pause after each truncation of a deleted file, unless the pacer (the scheduler of background disk work)
+/// extends it. The pause is as long as the truncation took, so that the disk can serve other requests.
 const MAX_REST: Duration = Duration::from_millis(5);
 /// Maximum number of deleted tables that wait to be truncated.
 const MAX_WAITING: usize = 256;

@@ -32,7 +32,8 @@ const UNFINISHED: &str = ".tmp";
 /// Temporary name of the new copy of the file `current`, which names the current list of tables.
 const TEMPORARY: &str = ".tmp-current";
 const CURRENT_BYTES: usize = 8 + 16 + 1;
-/// Kind of the checksum; the crate knows no other kind.
+/// Number that stands for XXH3-128 as the kind of the checksum in the file `current`. The LSM crate knows no other
+/// kind.
 const XXH3: u8 = 0;
 
 /// Reads a file; `None` if it is missing.

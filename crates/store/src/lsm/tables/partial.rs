@@ -52,8 +52,8 @@ impl PartialTables {
         Self { dir: dir.to_owned(), writing: RwLock::new(()), left: Mutex::default() }
     }
 
-    /// Calls `write`, which writes tables. If it finds the disk full, removes the tables that it has left behind. If
-    /// another thread writes tables at this time, the next call removes them instead.
+    /// Calls `write`, which writes tables. If `write` finds the disk full, removes the tables that `write` has left
+    /// behind. If another thread writes tables at this time, the next call of this function removes them instead.
     pub(super) fn discard_on_error<T>(
         &self,
         tree: &Tree,

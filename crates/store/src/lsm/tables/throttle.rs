@@ -25,8 +25,9 @@ use std::{
 
 use thalweg_disk::{PacedJob, PacedWork, Pacer, Permit, WriteMeter};
 
-/// Maximum pause of a throttled flush or compaction after a piece, unless the pacer extends it. Even if the disk takes
-/// longer for a piece, a longer pause would gain nothing.
+/// Maximum pause of a throttled flush or compaction after it has written a piece of its output, unless the pacer (the
+/// scheduler of background disk work) extends the pause. Even if the disk takes longer for a piece, a longer pause
+/// would gain nothing.
 const MAX_REST: Duration = Duration::from_millis(5);
 /// Time after a client's last write for which clients still count as writing.
 const ACTIVE: Duration = Duration::from_millis(100);

@@ -224,8 +224,8 @@ impl Table {
         Ok(())
     }
 
-    /// Writes the file to the disk up to the offset `end`, and waits for it. Gives the memory of these pages back to
-    /// the kernel unless `keeps_pages`.
+    /// Writes the file to the disk up to the offset `end`, and waits until it is there. Then gives the memory of the
+    /// written pages back to the kernel unless `keeps_pages`.
     fn finish(&mut self, end: u64, keeps_pages: bool) -> io::Result<()> {
         let (at, len) = (self.written_out, end - self.written_out);
         write_out(&self.file, at, len)?;
