@@ -1,5 +1,5 @@
 //! CPU time of a publish by one client while another client, at another address, has very many subscriptions. These
-//! match every subject, and their client reads nothing.
+//! subscriptions match every subject, and the client that has them reads nothing.
 //!
 //! `cargo run --release -p thalweg-broker --example overlap_cost`
 

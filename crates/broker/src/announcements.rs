@@ -98,8 +98,8 @@ struct State {
     groups: Size,
     /// True while the node announces `>` in place of its patterns.
     is_everything: bool,
-    /// True if the drivers of the links to other nodes were notified of changes, and no driver has read the changes
-    /// since then.
+    /// True if the code that serves the connections to other nodes was notified of changed filters, and has not read
+    /// the changes since then.
     is_notified: bool,
 }
 
@@ -134,8 +134,8 @@ impl Announcements {
         locked(self.0.lock())
     }
 
-    /// Adds a subscription of a client to the filters. Returns true if the drivers of the links to the other nodes must
-    /// be notified.
+    /// Adds a subscription of a client to the filters. Returns true if the caller must notify the code that serves the
+    /// connections to other nodes.
     pub(crate) fn added(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> Result<bool, TooManyGroups> {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -151,8 +151,8 @@ impl Announcements {
         Ok(state.set(filter, members, members + 1))
     }
 
-    /// Removes a subscription of a client from the filters. Returns true if the drivers of the links to the other nodes
-    /// must be notified.
+    /// Removes a subscription of a client from the filters. Returns true if the caller must notify the code that serves
+    /// the connections to other nodes.
     pub(crate) fn removed(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> bool {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -193,8 +193,8 @@ impl Announcements {
 }
 
 impl State {
-    /// Changes the number of members of a filter from `before` to `members`. Returns true if the drivers of the links
-    /// to the other nodes must be notified.
+    /// Changes the number of members of a filter from `before` to `members`. Returns true if the caller must notify the
+    /// code that serves the connections to other nodes.
     fn set(&mut self, filter: Filter, before: u32, members: u32) -> bool {
         let is_pattern = filter.group.is_none();
         if is_pattern && self.is_everything && members == 0 {
@@ -228,7 +228,7 @@ impl State {
         !std::mem::replace(&mut self.is_notified, true)
     }
 
-    /// Forgets the ended filter with the oldest version, if the node remembers more than [`MAX_ENDED`] ended filters.
+    /// Forgets the ended filter with the oldest version, if this node remembers more than [`MAX_ENDED`] ended filters.
     fn forget(&mut self) {
         if self.ended.len() <= MAX_ENDED {
             return;
@@ -241,8 +241,9 @@ impl State {
         }
     }
 
-    /// Switches to announcing `>` in place of the patterns if they exceed their limits. Switches back if they need at
-    /// most half of the limits. Returns true after a switch; all nodes then get all filters again.
+    /// Switches to announcing the pattern `>`, which matches every subject, in place of the patterns if they exceed
+    /// their limits. Switches back if the patterns need at most half of the limits. Returns true after a switch; all
+    /// other nodes then get all filters again.
     fn turn(&mut self) -> bool {
         let is_everything = if self.is_everything { !self.patterns.fits(2) } else { !self.patterns.fits(1) };
         if is_everything == self.is_everything {

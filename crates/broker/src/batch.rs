@@ -63,8 +63,8 @@ struct Inner {
     stamp: OnceLock<Moment>,
 }
 
-/// Number of encodings that a batch can cache besides its first one. A connection that uses another protocol version
-/// needs another encoding of the messages.
+/// Number of further encodings that a batch can cache, in addition to the publisher's encoding. A connection needs
+/// another encoding of the messages if it uses another protocol or protocol version.
 pub const FORMS: usize = 2;
 
 impl Batch {
@@ -122,8 +122,8 @@ impl Batch {
         self.0.forms[form].get_or_init(make)
     }
 
-    /// Starts the measurement of the time until subscribers receive the batch; `moment` is its beginning. If the batch
-    /// is published again after a publish was blocked, the first moment stays.
+    /// Starts to measure the time until subscribers receive the batch; `moment` is the start of the measurement. If a
+    /// publish of the batch was blocked and is tried again, the first start is kept.
     pub fn stamp(&self, moment: Moment) {
         let _ = self.0.stamp.set(moment);
     }

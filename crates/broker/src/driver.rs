@@ -162,7 +162,7 @@ impl Link {
         self.shared.node.is_some()
     }
 
-    /// Creates a subscription without counting it towards the broker's limit on subscriptions.
+    /// Creates a subscription on the link without counting it towards the broker's limit on subscriptions.
     pub(crate) fn insert(
         &self,
         id: SubscriptionId,
@@ -274,8 +274,8 @@ impl Link {
     }
 
     /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within the budget.
-    /// A moved batch no longer takes space in a queue, and its credit is spent. The driver must send it, otherwise it
-    /// is lost.
+    /// A moved batch no longer takes space in a queue, and the credit for it is spent. The driver must send the batch,
+    /// otherwise the batch is lost.
     pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> TakeResult {
         let mut wakes = Wakes::default();
         let before = out.len();

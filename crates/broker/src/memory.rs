@@ -40,15 +40,16 @@ pub(crate) struct Memory {
     /// Sum of reservations in bytes up to which any link may reserve memory. The reserve begins above it. `open <=
     /// shared <= max`.
     open: u64,
-    /// Sum of reservations in bytes at which the lower half of the reserve ends. Up to it, a link may use the reserve
-    /// even if its owner holds much.
+    /// Sum of reservations in bytes at which the lower half of the reserve ends. As long as the sum does not exceed
+    /// this number, a link may use the reserve even if its owner holds much.
     shared: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
     /// True if publishers waited while memory was released, but could not be notified, because publishes in progress
     /// still held all memory. When such a publish fails and releases its memory, they are notified.
     missed: AtomicBool,
-    /// Stamp for the next publisher that begins to wait for memory or for room in a queue.
+    /// Stamp for the next publisher that begins to wait for memory or for room in a queue. A stamp is a number that
+    /// rises with each such publisher.
     stamps: AtomicU64,
     /// Counters of messages lost because memory or queues were full.
     pub(crate) losses: LossCounters,

@@ -32,15 +32,16 @@ use crate::{
     traffic::Traffic,
 };
 
-/// Error returned when another node announces filters that break the rules.
+/// Error returned when another node announces filters that break the rules. A filter is a pattern, or a queue group
+/// with a pattern, to which clients of that node have subscribed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The changes do not apply to the version of the filters that this node has.
+    /// The announced changes apply to another version of the other node's filters than the version that this node has.
     #[error("filter changes from version {from} do not follow version {have:?}")]
     Version {
         /// Version of the filters to which the announced changes apply.
         from: u64,
-        /// Version that this node has; `None` if it has no filters of the other node.
+        /// Version of the other node's filters that this node has; `None` if it has none of these filters.
         have: Option<u64>,
     },
     /// An announced pattern is not valid.
@@ -66,15 +67,15 @@ pub struct NodeBatch {
 /// Counters of the messages exchanged with another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeStats {
-    /// Number of filters that the node has announced.
+    /// Number of filters that the other node has announced.
     pub filters: usize,
-    /// Bytes of the messages that wait to be sent to the node. A message counts once for each matching filter.
+    /// Bytes of the messages that wait to be sent to the other node. A message counts once for each matching filter.
     pub queued_bytes: u64,
-    /// Number of messages sent to the node.
+    /// Number of messages sent to the other node.
     pub sent: u64,
-    /// Number of messages for the node that were lost, because its queue was full or the connection ended.
+    /// Number of messages for the other node that were lost, because its queue was full or the connection ended.
     pub lost: u64,
-    /// Number of messages received from the node.
+    /// Number of messages received from the other node.
     pub received: u64,
 }
 
@@ -218,8 +219,8 @@ impl NodeLink {
         state.version = None;
     }
 
-    /// Moves batches for the node to the end of `out`, within the budget. The caller must report the moved messages
-    /// with [`count_sent`](Self::count_sent) or [`count_lost`](Self::count_lost).
+    /// Moves batches for the other node to the end of `out`, within the budget. The caller must report the moved
+    /// messages with [`count_sent`](Self::count_sent) or [`count_lost`](Self::count_lost).
     pub fn take(&self, out: &mut Vec<NodeBatch>, budget: Budget) -> TakeResult {
         let mut state = self.lock();
         let Filters { groups, taken, .. } = &mut *state;
@@ -233,7 +234,7 @@ impl NodeLink {
         more
     }
 
-    /// Drops the messages that wait for the node, and counts them as lost.
+    /// Drops the messages that wait to be sent to the other node, and counts them as lost.
     pub fn discard(&self) {
         let mut out = Vec::new();
         // Publishers may queue more messages in the meantime; these are not discarded.
@@ -241,22 +242,22 @@ impl NodeLink {
         self.traffic.lost(out.iter().map(|item| u64::from(item.batch.messages())).sum());
     }
 
-    /// Counts messages that were sent to the node.
+    /// Counts messages that were sent to the other node.
     pub fn count_sent(&self, messages: u64) {
         self.traffic.sent(messages);
     }
 
-    /// Counts messages that were taken from the queue and not sent.
+    /// Counts messages for the other node that were taken from its queue and not sent.
     pub fn count_lost(&self, messages: u64) {
         self.traffic.lost(messages);
     }
 
-    /// Counts messages that were received from the node.
+    /// Counts messages that were received from the other node.
     pub fn count_received(&self, messages: u64) {
         self.traffic.received(messages);
     }
 
-    /// Returns the counters of the messages exchanged with the node.
+    /// Returns the counters of the messages exchanged with the other node.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         let [sent, lost, received] = self.traffic.read();

@@ -52,8 +52,9 @@ impl Waiters {
         std::mem::take(&mut self.0).into_iter().map(|(_, waiter)| waiter).collect()
     }
 
-    /// Removes and returns the publishers whose last attempt has the stamp `since` or a later one. Leaves out `own`,
-    /// the publisher whose publish has failed.
+    /// Removes and returns the publishers that last tried to publish when the stamp was `since` or higher. A stamp is a
+    /// number that rises with each publisher that begins to wait. Leaves out `own`, the publisher whose publish has
+    /// failed.
     pub(crate) fn take_since(&mut self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         let is_own = |waiter: &Arc<dyn Notify>| own.is_some_and(|own| Arc::ptr_eq(own, waiter));
         let taken = self.0.extract_if(.., |(stamp, waiter)| *stamp >= since && !is_own(waiter));

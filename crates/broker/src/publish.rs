@@ -275,10 +275,11 @@ impl Publish<'_> {
         }
     }
 
-    /// Releases the room that a blocked publish has reserved in queues. The publish began when the next stamp was
-    /// `since`. Notifies other publishers that began to wait since then, because they may have found a queue full only
-    /// because of this room. Does not notify publishers that began to wait earlier: the room was already free when they
-    /// tried. Otherwise blocked publishers would wake each other forever.
+    /// Releases the room that a blocked publish has reserved in queues. `since` is the stamp of the time at which this
+    /// publish began: a number that rises with each publisher that begins to wait. Notifies other publishers that began
+    /// to wait since then, because they may have found a queue full only because of this room. Does not notify
+    /// publishers that began to wait earlier: the room was already free when they tried. Otherwise blocked publishers
+    /// would wake each other forever.
     fn release_reservations(&mut self, reserved: &[&Target], since: WaitStamp, blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();

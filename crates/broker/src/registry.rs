@@ -108,7 +108,7 @@ classified!(TooManyLinks {
 pub struct BrokerStats {
     /// Number of open links.
     pub links: usize,
-    /// Number of subscriptions.
+    /// Number of present subscriptions, over all links.
     pub subscriptions: usize,
     /// Bytes of memory that are reserved for the queues of all links, in steps of 64 KiB for each link.
     pub queued_bytes: u64,
@@ -125,7 +125,7 @@ pub struct BrokerStats {
     pub messages: u64,
     /// Number of batches published to subjects without any subscriber.
     pub unmatched: u64,
-    /// Number of queued batches. A batch counts once for each subscription.
+    /// Number of batches put into queues so far. A batch counts once for each subscription.
     pub deliveries: u64,
     /// Number of batches that a matching subscription missed because its queue was full. A batch counts once for each
     /// subscription.

@@ -25,8 +25,8 @@ use crate::{
     wildcards::{First, Generation, WildcardIndex},
 };
 
-/// Minimum number of subjects from which a shard computes its limit on the subscriptions in all merged lists, even if
-/// the shard may cache fewer subjects.
+/// Minimum number of subjects from which a shard computes its limit on cached matching subscriptions. A shard that may
+/// cache fewer subjects computes the limit as if it could cache this number of them.
 const MIN_COUNTED_SUBJECTS: usize = 16;
 /// Number of slots in the table of the hashes of subjects that were published to once. A subject is cached from its
 /// second publish on.
@@ -40,11 +40,11 @@ struct SubjectEntry {
     /// The subscriptions `own` merged with those of all matching patterns; `None` if no pattern matches or they were
     /// not computed.
     merged: Option<Box<Interest>>,
-    /// Generation (version) of the patterns for which `merged` was computed.
+    /// Version of the wildcard patterns for which `merged` was computed.
     since: Generation,
     first: First,
-    /// Number of subscriptions in `merged`, as it counts towards the shard's limit on the subscriptions in all merged
-    /// lists.
+    /// Number of subscriptions in `merged`, as it counts towards a limit of the shard: the limit on the subscriptions
+    /// in the merged lists of all subjects.
     kept: usize,
     /// True while the subject is in the shard's queue of cached subjects that may be evicted.
     is_queued: bool,
@@ -210,7 +210,8 @@ impl Shard {
         result
     }
 
-    /// Returns true if a subject that is not in memory had a recent publish. Records a publish to the subject.
+    /// Returns true if a subject that is not in memory was published to a short time ago. Records a publish to the
+    /// subject.
     fn was_seen(&mut self, hash: u64) -> bool {
         let mark = (hash >> 32) as u32 | 1;
         let slot = &mut self.seen[(hash >> 8) as usize % SEEN];

@@ -1,5 +1,5 @@
-//! Counters of the messages that this node exchanges with one other node. They continue across connections, as long as
-//! this node knows the other one.
+//! Counters of the messages that this node exchanges with one other node. The counts continue when the connection to
+//! the other node is replaced, until this node forgets the other node.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -29,7 +29,7 @@ pub(crate) type Answer = Result<Response<Body>, ApiError>;
 /// A request that is being handled.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// Account of the connection that sent the request.
+    /// Account of the connection that sent the request. It counts the resources of the server that the connection uses.
     pub account: Arc<Account>,
     /// Head of the request: method, URI and headers.
     pub head: Parts,
@@ -65,7 +65,7 @@ impl Call {
         self.head.uri.path().strip_prefix(prefix).unwrap_or_default()
     }
 
-    /// Returns the value of a header in bytes.
+    /// Returns the value of a request header as bytes; `None` if the request does not have the header.
     #[must_use]
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&[u8]> {
         self.head.headers.get(name).map(HeaderValue::as_bytes)

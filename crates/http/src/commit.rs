@@ -37,8 +37,8 @@ struct JsonCommit {
 }
 
 impl JsonCommit {
-    /// Returns the commit's durability level. Returns an error if the commit would be invalid with any content of the
-    /// database.
+    /// Returns the commit's durability level. Returns an error if the request is invalid, so that the commit would fail
+    /// whatever data the database contains.
     fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
         let level = level_of(self.durability.as_ref(), asked)?;
         if self.writes.is_empty() {

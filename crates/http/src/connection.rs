@@ -141,7 +141,7 @@ pub(crate) struct ActivityMonitor {
     /// Time of the last check at which the connection was active: a request was running, the server had written bytes,
     /// or bytes had arrived over HTTP/1.
     moved_at: Instant,
-    /// Rate at which the client reads the replies that wait for it.
+    /// Rate at which the client reads the reply bytes that the server has ready for it.
     writing: Pace,
     /// Time since which an incomplete request head waits for its remaining bytes; `None` if there is none.
     head_since: Option<Instant>,

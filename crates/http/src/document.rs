@@ -30,7 +30,7 @@ const KEY_IN_QUERY: &str = "_by_query";
 
 /// A route of the table, with the texts that describe its operation.
 pub(crate) struct Documented {
-    /// Path template of the router.
+    /// Path template of the route.
     pub path: &'static str,
     /// HTTP method of the route.
     pub method: &'static str,

@@ -61,9 +61,9 @@ impl Format {
         }
     }
 
-    /// Creates a reply in this format. Repeated calls of `step` produce its body: each call gets the state that the
-    /// last one has returned. A step runs only while the reply has a turn to send bulk output. `bulk` is the reply's
-    /// entry in the queue for these turns.
+    /// Creates a reply in this format. Repeated calls of `step` produce the reply's body: each call gets the state that
+    /// the previous call has returned. A call happens only while the reply has a turn to send bulk output. `bulk` is
+    /// the reply's entry in the queue for these turns.
     pub(crate) fn reply<S: Send + Unpin + 'static>(
         self,
         bulk: BulkSeat,

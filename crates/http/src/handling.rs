@@ -53,8 +53,8 @@ impl Http {
         self.snapshots.clear();
     }
 
-    /// Handles a request that the same process makes without a connection. The resources that it uses count for the
-    /// account of such callers.
+    /// Handles a request that code of the same process makes without a connection. All such requests share one account,
+    /// which counts the resources that they use.
     pub async fn respond<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,

@@ -50,7 +50,7 @@ struct JsonConfig {
 struct JsonHistory {
     /// Number of revisions to keep of each key, including the newest: 2 to 256.
     revisions: Option<u32>,
-    /// Age up to which superseded values are kept.
+    /// Age in seconds up to which overwritten and deleted values are kept.
     age_seconds: Option<f64>,
 }
 

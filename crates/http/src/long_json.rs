@@ -200,13 +200,13 @@ fn step(mut state: CountedSlices) -> Running<CountedSlices> {
     })
 }
 
-/// Encoder of a document, which keeps the part that is not encoded yet.
+/// Encoder that produces a JSON document slice by slice. It keeps the part of the document that is not encoded yet.
 #[derive(Debug)]
 pub(crate) struct Slices {
     document: LongJson,
-    /// Position in the document's encoded JSON up to which slices have taken it.
+    /// Number of bytes of the document's encoded JSON that earlier slices have taken.
     json_at: usize,
-    /// Position in the first remaining long value up to which slices have taken it.
+    /// Number of bytes of the first remaining long value that earlier slices have encoded.
     value_at: usize,
     /// Buffer for the JSON of one part of a value.
     text: Vec<u8>,

@@ -201,7 +201,8 @@ described_as! {
     );
 }
 
-/// Id, epoch and sequence number of a producer. By these, the stream recognises a repeated append.
+/// Id, epoch and sequence number of a producer. By these three values, the stream recognises an append that the
+/// producer sends again.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ProducerStamp)]

@@ -68,7 +68,8 @@ impl From<Forbidden> for ApiError {
     }
 }
 
-/// Rules for the requests of one connection.
+/// Rules by which the server accepts or rejects the requests of one connection. They concern the host that a request
+/// names, and the web page that caused it.
 #[derive(Clone, Debug)]
 pub(crate) struct OriginPolicy {
     allowed: AllowedHosts,

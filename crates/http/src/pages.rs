@@ -183,23 +183,25 @@ fn next_page<S: PageSource>(source: S) -> Running<S> {
     })
 }
 
-/// Result of one step of a body: frames to send, and the state for the next step; `None` if the body ends.
+/// Result of one call of the function that produces a reply body bit by bit: frames to send, and the state for the next
+/// call; `None` if the body ends.
 pub(crate) type Step<S> = io::Result<(Vec<Bytes>, Option<S>)>;
-/// Future of one step of a body.
+/// Future of one call of the function that produces a reply body bit by bit.
 pub(crate) type Running<S> = Pin<Box<dyn Future<Output = Step<S>> + Send>>;
 
-/// A body that is produced from a state, step by step.
+/// A reply body that repeated calls of a function produce. Each call gets the state that the previous call has
+/// returned.
 pub(crate) struct Unfold<S> {
     /// Frames that are ready to be sent.
     pub frames: VecDeque<Bytes>,
-    /// State for the next step; `None` while a step runs and after the last step.
+    /// State for the next call of the function `step`; `None` while a call runs and after the last call.
     pub state: Option<S>,
-    /// Step of the body that is in progress.
+    /// Call of the function `step` that is in progress; `None` if there is none.
     pub running: Option<Running<S>>,
-    /// Function that starts a step from the current state.
+    /// Function that makes the next frames of the body from the current state.
     pub step: fn(S) -> Running<S>,
-    /// Entry of the body in the queue of those that take turns in sending bulk output. A body takes turns if its steps
-    /// run on the thread of the connection. `None` if other threads make its pages.
+    /// Entry of the body in a queue: the bodies in this queue take turns in sending bulk output. `None` if the body's
+    /// pages are made on other threads than that of the connection; such a body takes no turns.
     pub bulk: Option<BulkSeat>,
 }
 

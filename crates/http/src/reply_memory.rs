@@ -76,7 +76,8 @@ pub(crate) fn count(
     Ok(response)
 }
 
-/// Body of known size that counts in the limit on unsent bytes of replies, until the last of its frames is dropped.
+/// Reply body of known size that counts in the limit on unsent bytes of replies, until the last of its frames is
+/// dropped.
 #[derive(Debug)]
 struct CountedBody {
     inner: Body,

@@ -269,7 +269,8 @@ pub(crate) struct Appended {
     /// Offset of the last appended record.
     last: Option<u64>,
     count: u32,
-    /// True if the producer has sent this append before. The offsets are then those of the first attempt.
+    /// True if the producer has sent this append before. The offsets are then those that the records got the first
+    /// time.
     duplicate: Option<bool>,
     durability: Durable,
     revision: Option<u64>,

@@ -76,7 +76,7 @@ impl JsonTransaction {
         Ok(builder)
     }
 
-    /// Returns the gets of a list, and the number of its scans.
+    /// Returns the gets in a list of operations, and the number of scans in the list.
     fn reads(operations: &[JsonOperation]) -> (Vec<&JsonOperation>, usize) {
         let (scans, gets): (Vec<_>, Vec<_>) =
             operations.iter().filter(|operation| operation.reads()).partition(|operation| operation.scans());
@@ -107,7 +107,7 @@ impl JsonTransaction {
         if call.account.has_reply_room(bytes)? { Ok(()) } else { Err(reply::no_room()) }
     }
 
-    /// Returns the parts of the request that the reply repeats.
+    /// Returns the parts of the request that the reply repeats, such as the names of streams.
     fn into_requested(self) -> Requested {
         let names = |operations: Vec<JsonOperation>| operations.into_iter().map(RequestedOperation::of).collect();
         Requested { conditions: self.conditions, then: names(self.then), otherwise: names(self.otherwise) }
@@ -118,7 +118,7 @@ impl JsonTransaction {
 /// the reply. For a longer list, it assumes the maximum size of a reply.
 const MAX_ESTIMATED_GETS: usize = 16;
 
-/// The parts of a proposed transaction that its reply repeats.
+/// The parts of a proposed transaction that its reply repeats, such as the names of streams.
 struct Requested {
     conditions: Vec<JsonCondition>,
     then: Vec<RequestedOperation>,

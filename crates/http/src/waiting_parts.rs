@@ -53,11 +53,11 @@ pub(crate) struct WaitingParts {
     next: AtomicU64,
 }
 
-/// A stream with parts that the client has not read yet.
+/// A stream of an HTTP/2 connection, with parts of its reply that the client has not read yet.
 #[derive(Debug)]
 struct WaitingStream {
     pace: Pace,
-    /// Number of parts that wait, at least 1.
+    /// Number of parts of the stream's reply that wait for the client to read them, at least 1.
     parts: usize,
 }
 
@@ -75,7 +75,8 @@ impl WaitingParts {
         waiting.pace.waits(now);
     }
 
-    /// Records that a part of a stream no longer waits, and that the client read `bytes` of it.
+    /// Records that a part of a stream's reply no longer waits. `bytes` is the number of its bytes that the client has
+    /// read.
     fn end(&self, stream: u64, bytes: u64, now: Instant) {
         let mut streams = self.streams();
         let Some(waiting) = streams.get_mut(&stream) else { return };
@@ -94,7 +95,8 @@ impl WaitingParts {
     }
 }
 
-/// A part that waits until it was sent. Dropping the value records that the client has read the part.
+/// A part of a reply's body that waits for the client to read it. The HTTP library drops this value when it has sent
+/// the part; this records that the client has read the part.
 #[derive(Debug)]
 struct WaitingPart {
     all: Arc<WaitingParts>,

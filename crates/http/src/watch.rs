@@ -98,7 +98,7 @@ struct WatchStream {
     left: u64,
 }
 
-/// Result of one search for changes.
+/// Result of one search for changes of the watched keys.
 enum WatchStep {
     /// A page of changes.
     Page(Bytes),
@@ -106,7 +106,7 @@ enum WatchStep {
     NoRoom(NoRoom),
     /// The watch has reached a later revision, without a change of its keys.
     Progress,
-    /// There are no changes now.
+    /// There are no changes of the watched keys now.
     Nothing,
 }
 

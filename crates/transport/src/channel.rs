@@ -59,8 +59,8 @@ impl fmt::Display for Kind {
 pub struct Channel {
     carrier: ChannelStream,
     peer: SocketAddr,
-    /// Number of bytes that are still to be written before the peer counts as one that reads. The kernel may then hold
-    /// [`READER_UNSENT_BYTES`] unsent bytes of the channel instead of [`UNSENT_BYTES`].
+    /// Number of bytes that must still be written before the channel assumes that its peer reads what it is sent. From
+    /// then on, the kernel may hold [`READER_UNSENT_BYTES`] unsent bytes of the channel instead of [`UNSENT_BYTES`].
     until_reader: usize,
 }
 
@@ -241,9 +241,8 @@ pub const UNSENT_BYTES: u32 = 128 * 1024;
 /// got a fifth fewer messages per second than with 1 MiB.
 const READER_UNSENT_BYTES: u32 = 1024 * 1024;
 
-/// Number of written bytes after which the peer of a channel counts as one that reads. If the peer stops reading
-/// afterwards, its unsent bytes take at most [`READER_UNSENT_BYTES`] of the kernel's memory instead of
-/// [`UNSENT_BYTES`].
+/// Number of written bytes after which a channel assumes that its peer reads what it is sent. If the peer stops reading
+/// afterwards, the unsent bytes take up to [`READER_UNSENT_BYTES`] of the kernel's memory instead of [`UNSENT_BYTES`].
 const READER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Limits the bytes of a TCP connection that the kernel accepts but has not sent yet to [`UNSENT_BYTES`].

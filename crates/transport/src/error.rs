@@ -86,7 +86,7 @@ classified!(EstablishError {
 /// Error returned when a client fails to connect to an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The address has no port, or its host name has no address.
+    /// The address has no port, or the lookup of its host name returned no IP address.
     #[error("cannot find {address}: {error}; an address is host:port")]
     Resolve {
         /// Address of the server, as given by the caller.

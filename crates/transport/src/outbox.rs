@@ -35,8 +35,8 @@ pub const SHARED_FROM_BYTES: usize = 1024;
 const IDLE_BYTES: usize = 64 * 1024;
 
 /// Minimum size in bytes of the buffer of small frames that is handed to QUIC without a copy. QUIC keeps sent bytes
-/// until they are acknowledged, so a smaller buffer is copied for it. Copying 32 KiB takes 10 µs, or twice as long if
-/// the remaining bytes must also move to the front of the buffer.
+/// until they are acknowledged. From a buffer below this size, the bytes are copied for QUIC. Copying 32 KiB takes 10
+/// µs, or twice as long if the remaining bytes must also move to the front of the buffer.
 const OWN_FROM_BYTES: usize = 32 * 1024;
 
 /// Maximum number of slices in one write over TLS.

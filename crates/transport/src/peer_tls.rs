@@ -184,9 +184,9 @@ impl PeerTls {
     }
 }
 
-/// Returns an explanation for a TLS error that is caused by a certificate of another authority, because the error's own
-/// text does not say so. The error is a bad signature if both authorities have the same name, otherwise an unknown
-/// issuer. Returns `None` for other errors.
+/// Returns an explanation for a TLS error that has one cause: the peer's certificate was signed by another authority
+/// than expected. The error's own text does not say so: it states a bad signature if both authorities have the same
+/// name, otherwise an unknown issuer. Returns `None` for other errors.
 fn meaning(error: &Error) -> Option<&'static str> {
     match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {

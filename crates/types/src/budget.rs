@@ -32,11 +32,11 @@ thread_local! {
 /// Rule for a read that needs bytes of a file and finds that they are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DiskRule {
-    /// The read waits for the disk.
+    /// A read that needs bytes from the disk waits for them.
     Wait,
-    /// The read waits for the disk, and each wait costs [`DISK_READ`] steps.
+    /// A read that needs bytes from the disk waits for them, and each wait costs [`DISK_READ`] steps.
     Charge,
-    /// The read ends with [`BudgetSpent::Disk`].
+    /// A read that needs bytes from the disk does not wait: it ends with the error [`BudgetSpent::Disk`].
     Refuse,
     /// The read has ended, because it would have had to wait for the disk.
     Refused,
@@ -234,12 +234,12 @@ mod tests {
         assert_eq!(cold(), Ok("waited"), "no rule about the disk is left");
     }
 
-    /// Reads a file whose bytes are not in memory.
+    /// Performs a test read of a file whose bytes are not in memory.
     fn cold() -> Result<&'static str, BudgetSpent> {
         read_file(|| None, || "waited")
     }
 
-    /// Reads a file whose bytes are in memory.
+    /// Performs a test read of a file whose bytes are in memory.
     fn warm() -> Result<&'static str, BudgetSpent> {
         read_file(|| Some("in memory"), || "waited")
     }

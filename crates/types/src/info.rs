@@ -133,7 +133,8 @@ structure! {
         pending: u64,
         /// Number of pending records that members hold and whose ack deadline has not passed.
         in_flight: u64,
-        /// Number of parked records: pending records that wait until no earlier record of the same key is pending.
+        /// Number of parked records: pending records that the group holds back until no earlier record with the same
+        /// key is pending.
         parked: u64,
         /// Number of dead letters (records not acked after too many deliveries) that are being written to the stream
         /// for dead letters.

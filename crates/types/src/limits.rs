@@ -241,8 +241,9 @@ pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// later command handles the rows left over.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
 /// Maximum number of rows that one command of background maintenance examines. The rows belong to expired keys, deleted
-/// prefixes, former values or deleted streams. The limit bounds the time for which the command blocks others. Each
-/// command carries its number of rows, so the limit can change without a new version of the state machine.
+/// prefixes, old versions of keys, deleted streams or deleted groups. The limit bounds the time for which the command
+/// blocks other commands. Each command carries its number of rows, so the limit can change without a new version of the
+/// state machine.
 pub const RECLAIMED_PER_COMMAND: u32 = 1000;
 /// Maximum number of versions in one page of a key's versions. If the key has more, the page reports where to continue.
 pub const MAX_VERSIONS_PAGE: usize = 1000;
@@ -271,21 +272,25 @@ pub const SNAPSHOT_REWIND_CHUNKS: usize = 64;
 /// more is rejected with an error, and the client should retry later.
 pub const MAX_OPEN_SNAPSHOTS: usize = 8;
 /// Maximum size in bytes, without the header, of the frames that a peer of the native protocol may offer to accept. If
-/// a larger frame arrives, the channel ends with an error before the frame's bytes are read.
+/// a larger frame arrives, the channel (the byte stream that carries the frames) ends with an error before the frame's
+/// bytes are read.
 pub const MAX_FRAME_BYTES: usize = 32 * 1024 * 1024;
 /// Minimum size in bytes, without the header, of the frames that a peer of the native protocol must offer to accept. A
 /// peer that offers less is rejected.
 pub const MIN_FRAME_BYTES: u32 = 64 * 1024;
 /// Maximum size in bytes, without the header, of a frame during the handshake of the native protocol. If a larger frame
-/// arrives, the channel ends with an error.
+/// arrives, the channel (the byte stream that carries the frames) ends with an error.
 pub const MAX_HELLO_BYTES: u32 = 4 * 1024;
-/// Maximum number of subscriptions of a channel to which one frame delivers a message. Further subscriptions get
-/// another frame, which shares the message's bytes in memory.
+/// Maximum number of subscriptions to which one frame of the native protocol delivers a message. If more subscriptions
+/// of a channel (a TCP connection or QUIC stream) match, the server sends the message to them in further frames. These
+/// frames share the message's bytes in memory.
 pub const MAX_DELIVER_SUBSCRIPTIONS: usize = 1024;
-/// Maximum number of open requests of one channel, and also the maximum number of its subscriptions. The client does
-/// not send a request or subscription beyond this number, and the server rejects it with the error `overloaded`.
+/// Maximum number of open requests of a client on one channel (a TCP connection or QUIC stream) of the native protocol.
+/// The number of its subscriptions on the channel has the same maximum. The client does not send a request or
+/// subscription beyond this number, and the server rejects it with the error `overloaded`.
 pub const MAX_CHANNEL_IDS: usize = 1 << 20;
-/// Maximum length in bytes of a request's name in traces and logs. Longer names are truncated.
+/// Maximum length in bytes of the name that a client gives a request, by which traces and log lines identify the
+/// request. Longer names are truncated.
 pub const MAX_TRACE_BYTES: usize = 64;
 /// Maximum length in bytes of a subject or subject pattern. A request with a longer one is rejected with an error.
 pub const MAX_SUBJECT_BYTES: usize = 512;
@@ -324,17 +329,18 @@ pub const DEFAULT_BROKER_BYTES: u64 = 1024 * 1024 * 1024;
 /// memory. Subjects that a subscription names literally do not count. When a further subject is cached, the oldest is
 /// evicted.
 pub const DEFAULT_CACHED_SUBJECTS: usize = 65_536;
-/// Maximum number of cached pairs of a subject and a matching subscription, divided by the maximum number of cached
-/// subjects. At this limit, the broker does not cache the matching subscriptions of a further subject, and searches for
-/// them again at each publish.
+/// Maximum number of matching subscriptions that a broker caches for each cached subject, on average. At this limit,
+/// the broker does not cache the matching subscriptions of a further subject, and searches for them again at each
+/// publish.
 pub const CACHED_TARGETS_PER_SUBJECT: usize = 32;
 /// Maximum size in bytes of the batch of messages in one publish request. A request with a larger one is rejected with
 /// an error.
 pub const MAX_PUBLISH_BYTES: usize = MAX_COMMAND_BYTES;
 /// Maximum number of messages in the batch of one publish request. A request with more is rejected with an error.
 pub const MAX_PUBLISH_MESSAGES: u32 = 65_536;
-/// Maximum number of requests (messages published to a subject) that wait for a reply, in one table of such requests. A
-/// request beyond this number is rejected with an error, and the client should retry later.
+/// Maximum number of pending requests of one requester. A request is a message published to a subject, for which the
+/// sender expects a reply. The requester is a component such as a connection of the native protocol. A request beyond
+/// this number is rejected with an error, and the client should retry later.
 pub const MAX_PENDING_REQUESTS: usize = 65_536;
 /// Maximum time for which a request waits for its reply. A longer requested time is reduced to this limit.
 pub const MAX_REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -410,14 +416,16 @@ pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 /// Maximum number of bytes of the commands whose outcome a member of a cluster does not know yet, after it has proposed
 /// or forwarded them. Further commands wait in the queue. A single entry may exceed the maximum.
 pub const MAX_IN_FLIGHT_BYTES: u64 = 64 * 1024 * 1024;
-/// Maximum number of bytes of outcomes that a member keeps for the commands that it has forwarded to the leader. It
-/// keeps an outcome until the leader's answer names the entry of the command. The outcomes of a single entry may exceed
-/// the maximum. Beyond it, the member drops the oldest outcomes, and their proposers get an error.
+/// Maximum number of bytes of command outcomes that a cluster member keeps for the commands that it has forwarded to
+/// the leader. The member keeps an outcome until the leader's answer tells it which log entry contains the command. The
+/// outcomes of a single entry may exceed the maximum. Beyond the maximum, the member drops the oldest outcomes, and the
+/// proposers of these commands get an error.
 pub const MAX_FORWARDED_OUTCOME_BYTES: usize = 64 * 1024 * 1024;
 /// Number of bytes of the newest log entries that a member keeps in memory.
 pub const NEWEST_ENTRY_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of bytes of client requests' names that a leader keeps in memory. Members show these names in their
-/// log lines about recent entries.
+/// Maximum number of bytes of request names that a cluster's leader keeps in memory. Such a name identifies the
+/// client's request from which a recent command in the log came. Members of the cluster show the names in their debug
+/// logs.
 pub const MAX_ENTRY_NAME_BYTES: usize = 256 * 1024;
 /// Maximum number of payload bytes of entries that the leader has sent to a follower without an answer yet. A larger
 /// entry is sent alone. A follower with a slow disk may hold this many bytes in memory.

@@ -123,14 +123,15 @@ impl Meter {
         used
     }
 
-    /// Sets the count back to the earlier count `used`. The caller does this after work that the command has already
-    /// paid for in advance, so that the work is not charged twice.
+    /// Sets the number of used steps back to `used`, an earlier value of this number. The caller does this after work
+    /// for which the command was already charged in advance, so that the work is not charged twice.
     #[inline]
     pub fn set_back(&self, used: u64) {
         self.used.store(used, Relaxed);
     }
 
-    /// Ends the budget: further work is charged, but never rejected.
+    /// Ends the budget of the current command. Further work is still counted, but the command can no longer be rejected
+    /// for it.
     #[inline]
     pub fn end_budget(&self) {
         self.end.store(u64::MAX, Relaxed);

@@ -33,9 +33,9 @@ pub enum Reply {
     /// Pairs of a key and a value, encoded as a flat array in RESP2 and as an array of two-element arrays in RESP3 (the
     /// reply to `HRANDFIELD`).
     FlatPairs(Vec<(Reply, Reply)>),
-    /// A set, encoded as an array in RESP2.
+    /// A set, encoded as an array in RESP2 and as a set in RESP3.
     Set(Vec<Reply>),
-    /// An out-of-band push message, encoded as an array in RESP2.
+    /// An out-of-band push message, encoded as an array in RESP2 and as a push in RESP3.
     Push(Vec<Reply>),
 }
 

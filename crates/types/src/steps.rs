@@ -24,25 +24,26 @@ pub const ROW: u64 = 2;
 pub const WRITE: u64 = 4;
 /// Price in steps of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
-/// Price in steps of each attempt (delivery) of which a command acks or nacks records. A command that only acks or
-/// nacks has no budget and is never rejected, but its steps are counted too.
+/// Price in steps for each attempt to deliver records that a command names in order to ack or nack these records. A
+/// command that only acks or nacks has no budget and is never rejected, but its steps are counted too.
 pub const SETTLED_ATTEMPT: u64 = 6;
 /// Price in steps of each range of records that a command acks or nacks.
 pub const SETTLED_RANGE: u64 = 3;
-/// Price in steps of each run (stored range of consecutive records) of an attempt of which a command acks or nacks some
-/// records. The command writes the remaining runs again. It is also the price of each key hash that a fetch looks up.
+/// Price in steps for each stored run (range of consecutive records) of an attempt (delivery) if a command acks or
+/// nacks some records of the attempt. The command writes the remaining runs again. The same price applies to each key
+/// hash that a fetch looks up.
 pub const SETTLED_RUN: u64 = 2;
 /// Price in steps of a record that a fetch delivers or turns into a dead letter. It covers the most expensive case: the
-/// record is the only one of an attempt whose deadline has passed.
+/// record was delivered alone before, and its ack deadline has passed.
 pub const DELIVERED_RECORD: u64 = 4;
 /// Price in steps of returning the value of a key from a transaction, in addition to the prices of its lookup and its
 /// bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is
-/// abandoned and performed again by another thread (see [`budget`](crate::budget)). It can change without a new version
-/// of the state machine.
+/// abandoned and performed again by another thread (see [`budget`](crate::budget)). This limit can change without a new
+/// version of the state machine.
 pub const SHORT_READ: u64 = 5_000;
-/// Steps that a read may take on one of the server's threads that perform reads from the disk. This number also bounds
+/// Steps that a read may take on one of the server's threads that perform reads from the disk. The limit also bounds
 /// the bytes that the reads of all these threads hold in memory at one time. It can change without a new version of the
 /// state machine.
 pub const COLD_READ: u64 = 1_024;
@@ -61,11 +62,11 @@ const COMPARISONS: u64 = 32;
 /// Number of digits of a floating-point number above which the price does not rise any more. A longer number takes at
 /// most about twice the work of a number with this many digits.
 pub const MAX_FLOAT_DIGITS: usize = 5_200;
-/// Divisor for the price of parsing a floating-point number: the price in steps is the square of the number of digits,
-/// divided by this.
+/// Divisor for the price of parsing a floating-point number. The price in steps is the square of the number of digits,
+/// divided by this divisor.
 const FLOAT_PARSED: usize = 20_000;
-/// Divisor for the price of writing a floating-point number: the price in steps is the square of the number of digits,
-/// divided by this.
+/// Divisor for the price of writing a floating-point number. The price in steps is the square of the number of digits,
+/// divided by this divisor.
 const FLOAT_WRITTEN: usize = 5_000;
 /// Number of items for the price of one step. An item is an argument of a Redis command, or a value in its reply that
 /// was not read from the state.

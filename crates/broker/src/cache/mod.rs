@@ -400,8 +400,8 @@ impl Cache {
         ClearedEntries(self.shards.iter().map(clear).collect())
     }
 
-    /// Returns the additional [steps](thalweg_types::steps) (units of work) that one page of a scan counts for, besides
-    /// those for the returned keys. It counts them because a page visits all entries of a shard twice.
+    /// Returns the number of [steps](thalweg_types::steps) (units of work) that one page of a scan costs in addition to
+    /// the steps for the keys that it returns. The additional steps pay for visiting all entries of a shard twice.
     #[must_use]
     pub fn scan_steps(&self) -> u64 {
         self.stats().entries / self.shards.len() as u64 / ENTRIES_VISITED_PER_STEP

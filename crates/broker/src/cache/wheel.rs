@@ -53,7 +53,8 @@ pub(crate) enum Due<T> {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// Number of the next list node after this one. The list has the timers of one slot, or the unused nodes.
+    /// Number of the next node in a linked list. A list contains the timers of one slot, or all nodes that are not in
+    /// use.
     next: u32,
     previous: u32,
     slot: u16,

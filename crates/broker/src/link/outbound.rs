@@ -42,7 +42,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Default limit of one take. It suffices for a large write of several times the size of a socket's buffer.
+    /// Default limit of one take: batches for one large write, several times as large as a socket's send buffer.
     pub const DEFAULT: Self = Self { batches: 256, bytes: 256 * 1024 };
     /// No limit: one call takes all batches that may be sent.
     pub const UNLIMITED: Self = Self { batches: usize::MAX, bytes: u64::MAX };

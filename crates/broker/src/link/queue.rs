@@ -104,8 +104,8 @@ impl Subscription {
         self.reserved.add(cost);
     }
 
-    /// Releases the space that was reserved in the queue for a batch. A batch that is pushed afterwards takes space as
-    /// usual.
+    /// Releases the space that was reserved in the queue for a batch. If the batch is queued afterwards, it takes space
+    /// again.
     pub(crate) fn unreserve(&mut self, cost: Cost) {
         self.held.take(cost);
         self.reserved.take(cost);
@@ -130,7 +130,8 @@ impl Subscription {
         Some(DroppedFront { lost: cost, first })
     }
 
-    /// Counts messages that the subscription missed. `seq` is the sequence number of the publish that they belong to.
+    /// Counts messages that the subscription missed. `seq` is the sequence number of the publish that contained these
+    /// messages.
     pub(crate) fn missed(&mut self, messages: u64, seq: u64) {
         if self.queue.is_empty() && self.gap_after == 0 {
             self.gap_seq = seq;

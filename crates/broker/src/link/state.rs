@@ -1,8 +1,9 @@
-//! State under a link's mutex: its subscriptions, the order of their deliveries, and their total cost.
+//! State under the mutex of a link (the subscriptions of one connection): its subscriptions, the order of their
+//! deliveries, and the total size of their queues.
 //!
-//! Owns: the slots, the schedule, the cost of all queues of the link, and the status of the link. Does not own: the
-//! mutex and the notification of drivers (`link`), the queue and the policy of one subscription (`queue`), the memory
-//! of all links together (`memory`), or the matching of subjects (`publish`).
+//! Owns: the slots, the schedule, the size of all queues of the link in messages and bytes, and the status of the link.
+//! Does not own: the mutex and the notification of drivers (`link`), the queue and the policy of one subscription
+//! (`queue`), the memory of all links together (`memory`), or the matching of subjects (`publish`).
 //!
 //! ```text
 //!   slots      [ sub 7: ▪▪▪ ] [ sub 9: ▪ ] [ free ]     each with a queue of shared batches with sequence numbers
@@ -447,8 +448,8 @@ impl LinkState {
         self.waiting.take()
     }
 
-    /// Removes and returns the publishers that began to wait at stamp `since` or later. Leaves out `own`, the publisher
-    /// whose publish has failed.
+    /// Removes and returns the publishers that began to wait when the stamp was `since` or higher. A stamp is a number
+    /// that rises with each publisher that begins to wait. Leaves out `own`, the publisher whose publish has failed.
     pub(crate) fn take_waiting_since(
         &mut self,
         since: WaitStamp,

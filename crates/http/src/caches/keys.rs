@@ -36,7 +36,7 @@ use crate::{
     ttl::{TTL, TTL_EXPECTED, deadline_of},
 };
 
-/// Header with the version of an entry.
+/// HTTP header with the version of a cache entry.
 const VERSION: HeaderName = HeaderName::from_static("thalweg-version");
 
 /// Returns the cache's name and the key in the path of a request.

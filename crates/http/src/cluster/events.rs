@@ -52,9 +52,9 @@ struct EventStream {
     follower: Follower,
     handle: Arc<dyn ClusterHandle>,
     format: Format,
-    /// Sequence number of the last event that was sent.
+    /// Sequence number of the last event that was sent to the client.
     after: u64,
-    /// False if the node does not know the position that the client has requested.
+    /// False if the node does not know the position in its events after which the client has asked to continue.
     is_known: bool,
     /// Number of events that the reply may still send.
     left: u64,

@@ -110,7 +110,7 @@ pub(crate) struct MemberShown {
     health: &'static str,
     /// Milliseconds since the answering node last heard from the member; missing if it never did.
     heard_millis: Option<u64>,
-    /// True if the member's replica lacks many log entries or bytes.
+    /// True if the member's replica lacks many log entries, or entries with many bytes.
     lagging: bool,
     /// True if the member's replica has been behind the leader for a long time.
     stale: bool,

@@ -37,7 +37,8 @@ use crate::{
 /// entries.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
-/// Pause before a node that leaves repeats the request for its removal, because it does not know the new leader yet.
+/// Pause before a node that leaves the cluster repeats the request for its own removal. The node repeats it when the
+/// leader has changed and the node does not know the new leader yet.
 const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Returns the cluster of this node. Returns an error if the node runs alone.

@@ -136,7 +136,7 @@ fn lease_cursor(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, Pars
 pub(super) trait Scalar {
     /// True if every request must have the parameter.
     const REQUIRED: bool = false;
-    /// Returns the schema of the values.
+    /// Returns the OpenAPI schema of the values of this type.
     fn schema() -> ObjectBuilder;
 }
 
@@ -274,8 +274,8 @@ macro_rules! query {
 }
 pub(super) use query;
 
-/// Describes the query parameters of a type in the OpenAPI document. For types that are made from a second type, which
-/// has the parameters as the client sent them: the description is that of the second type.
+/// Describes the query parameters of a type in the OpenAPI document. Used for types that are converted from a second
+/// type, which has the parameters as the client sent them. The description is taken from this second type.
 macro_rules! described {
     ($query:ty as $sent:ty) => {
         impl utoipa::IntoParams for $query {

@@ -160,7 +160,7 @@ fn step(following: SubscriptionStream) -> Running<SubscriptionStream> {
     })
 }
 
-/// A part of the reply.
+/// A part of the reply to a subscriber.
 enum Page {
     Items(Bytes),
     /// The last part of the reply.

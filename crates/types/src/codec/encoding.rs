@@ -1,5 +1,5 @@
-//! Alternative encodings of values. A field of a frame or command can name one of them, to be encoded in another way
-//! than its type.
+//! Alternative encodings of values. By default, a field of a frame or command is encoded as its type prescribes. The
+//! declaration of a field can name one of these encodings instead.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::{
     ids::{Index, Term},
 };
 
-/// An encoding for a value of type `T` in a single field. A field names it if its encoding differs from that of the
-/// type, or if its limits are narrower.
+/// Encoding of a single field with a value of type `T`. The declaration of a field names an encoding if the field is
+/// not encoded as its type prescribes, or if fewer values are allowed in it.
 pub trait Encoding<'a, T> {
     /// Returns the name of this encoding in the format documents.
     fn layout() -> String;
@@ -24,9 +24,10 @@ pub trait Encoding<'a, T> {
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<T, Malformed>;
 }
 
-/// Defines encodings by conversion. To encode a value, the encoding converts it to another type that has an encoding;
-/// to decode it, it converts the other type back. The conversion back returns `None` for a value that is not allowed.
-/// An encoding that allows only some values has its own layout name.
+/// Defines encodings by conversion. To encode a value, such an encoding converts it to a second type, and encodes the
+/// converted value as that type prescribes. To decode a value, it decodes the second type and converts the result back.
+/// The conversion back returns `None` for a value that is not allowed. An encoding that allows only some values has its
+/// own layout name.
 macro_rules! conversions {
     ($(
         $(#[$doc:meta])*
@@ -40,7 +41,8 @@ macro_rules! conversions {
     )*};
 }
 
-/// Defines an existing encoding for one more value type, by a conversion to the encoded type and back.
+/// Implements an encoding for a type of values. The encoding converts a value to a second type, which has an encoding
+/// already, and back.
 macro_rules! conversion {
     (layout $encoded:ty) => { <$encoded as $crate::codec::Field>::layout() };
     (layout $encoded:ty, $layout:literal) => { $layout.to_owned() };
@@ -135,7 +137,7 @@ varint_of! {
     SpaceTime { time => time.0, SpaceTime }
 }
 
-/// A list of at most `MAX` items. Decoding rejects a longer list.
+/// Encoding of a list of at most `MAX` items. Decoding rejects a longer list.
 #[derive(Clone, Copy, Debug)]
 pub enum AtMost<const MAX: usize> {}
 

@@ -29,7 +29,7 @@ pub enum EncodeError {
         /// Length of the name or text in bytes.
         got: usize,
     },
-    /// The optional fields of a frame together are longer than 65,535 bytes.
+    /// All optional fields of a frame together are longer than 65,535 bytes.
     #[error("optional fields of {got} bytes are above the limit of 65535")]
     FieldsTooLong {
         /// Length of the optional fields together in bytes.

@@ -33,9 +33,9 @@ macro_rules! declared_field {
     };
 }
 
-/// Defines a struct whose layout is the sequence of its fields. If the declaration has `checked "what"` after the
-/// struct's label, decoding also calls the struct's method `check`. If the check fails, decoding returns the error
-/// "expected what".
+/// Defines a struct whose layout is the sequence of its fields. The declaration states the name of the struct in the
+/// format documents. If `checked "what"` follows this name, decoding also calls the struct's method `check`. If the
+/// check fails, decoding returns the error "expected what".
 #[macro_export]
 macro_rules! structure {
     (
@@ -231,7 +231,7 @@ macro_rules! variants {
 
 /// Implements [`Field`](crate::codec::Field) and [`Structure`](crate::codec::Structure) for a command whose decoder is
 /// written by hand. The command's type is a view of its encoded bytes: it has a method `decode` and a field `bytes`.
-/// The first of these bytes identifies the kind of command, and `put` leaves it out.
+/// The first byte of `bytes` identifies the kind of command. The method `put` does not write this byte.
 macro_rules! by_hand {
     ($name:ident as $label:literal: $definition:literal) => {
         impl<'a> $crate::codec::Field<'a> for $name<'a> {

@@ -189,7 +189,7 @@ pub enum ProducerRefusal {
     },
     /// Another instance of the producer has taken over, with a higher epoch.
     Fenced {
-        /// Epoch of the instance that has taken over.
+        /// Epoch of the producer's instance that has taken over.
         epoch: u32,
     },
     /// The stream does not remember this producer, or has evicted it, and the append's sequence number is not the
@@ -203,9 +203,9 @@ pub enum ProducerRefusal {
 /// Position of the records of one append in their stream: the offsets `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedAt {
-    /// Id of the stream.
+    /// Id of the stream to which the records were appended.
     pub stream: StreamId,
-    /// Offset of the first record.
+    /// Offset of the first record of the append.
     pub first: Offset,
     /// Number of appended records.
     pub count: u32,

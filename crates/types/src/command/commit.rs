@@ -146,14 +146,16 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds an ack of records that a consumer group delivered. The commit fails unless the named attempts (deliveries)
-    /// still hold all records that the settlements name.
+    /// Adds an ack of records that a consumer group has delivered. Each settlement names an attempt to deliver records,
+    /// and records of this attempt. The commit fails if a named record has been acked or nacked before, or if the ack
+    /// deadline of its attempt has passed.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
         self.settle(group, SettlementKind::Ack, 0, settlements)
     }
 
-    /// Adds a nack of records that a consumer group delivered. The commit fails unless the named attempts (deliveries)
-    /// still hold all records that the settlements name.
+    /// Adds a nack of records that a consumer group has delivered. Each settlement names an attempt to deliver records,
+    /// and records of this attempt. The commit fails if a named record has been acked or nacked before, or if the ack
+    /// deadline of its attempt has passed.
     pub fn nack(
         &mut self,
         group: GroupId,

@@ -53,7 +53,7 @@ pub struct KeyspaceConfig {
     /// values keep their deadline or stay without one when this setting changes.
     pub default_ttl: Option<Duration>,
     /// History to keep, for reads at a past revision. Writes to the keyspace then read the value that they replace, and
-    /// keep it. The history begins with the log entry that sets this.
+    /// keep it. The history begins with the log entry that turns it on.
     pub history: KeyspaceHistory,
 }
 

@@ -87,7 +87,7 @@ variants! {
         },
         /// Removes rows of keys that a delete by prefix has hidden but not removed, because there were many of them.
         Sweep = 11 "sweep" {
-            /// Maximum number of rows to read in search of hidden ones.
+            /// Maximum number of rows that the command reads in search of hidden rows.
             max: u32,
         },
         /// Raises a stream's log start offset as its retention requires. Does nothing if the stream's configuration has
@@ -248,7 +248,8 @@ pub fn encode_open_producer(out: &mut Vec<u8>, stream: StreamId, id: &str) -> Re
 
 /// Appends the encoded command that removes versions of keys that exceed their keyspace's history bounds. The command
 /// reads up to `max` rows of versions: those of the keyspace `from` first, then those of keyspaces with higher ids,
-/// then the others. To reach every keyspace eventually, a caller passes different values of `from`.
+/// then those of keyspaces with lower ids. To reach every keyspace eventually, a caller passes different values of
+/// `from`.
 pub fn encode_prune_versions(out: &mut Vec<u8>, from: KeyspaceId, max: u32) {
     put_checked(out, &Command::PruneVersions { max, from });
 }

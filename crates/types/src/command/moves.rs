@@ -12,8 +12,9 @@ use crate::{
 pub struct Move<'a> {
     /// Old position of the copied bytes. If the state no longer refers to this position, the move has no effect.
     pub from: BlobRef,
-    /// Owner of the copied bytes, such as the key whose value they are. The move updates the owner's reference to the
-    /// bytes. A move without bytes names another change here.
+    /// Owner of the copied bytes: the key whose value they are, or the stream whose records they are. The move updates
+    /// the owner's reference to the bytes. For a move without bytes, this field describes the change that the move
+    /// makes.
     pub target: MoveTarget<'a>,
     /// Bytes that the move copies, at their new position. Empty for a move without bytes.
     pub bytes: &'a [u8],
@@ -63,7 +64,7 @@ variants! {
         HistoryFloor = 5 "history floor" {
             /// New history floor. A floor below the present one changes nothing.
             floor: HistoryFloor,
-            /// Maximum number of rows to remove.
+            /// Maximum number of rows that the move removes.
             max: u32,
         },
     }

@@ -150,14 +150,16 @@ impl Operations {
         Ok(self)
     }
 
-    /// Adds an ack of records that a consumer group delivered. The transaction changes nothing unless the named
-    /// attempts (deliveries) still hold all named records.
+    /// Adds an ack of records that a consumer group has delivered. Each settlement names an attempt to deliver records,
+    /// and records of this attempt. The transaction changes nothing if a named record has been acked or nacked before,
+    /// or if the ack deadline of its attempt has passed.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
         self.settle(group, SettlementKind::Ack, 0, settlements)
     }
 
-    /// Adds a nack of records that a consumer group delivered. The transaction changes nothing unless the named
-    /// attempts (deliveries) still hold all named records.
+    /// Adds a nack of records that a consumer group has delivered. Each settlement names an attempt to deliver records,
+    /// and records of this attempt. The transaction changes nothing if a named record has been acked or nacked before,
+    /// or if the ack deadline of its attempt has passed.
     pub fn nack(
         &mut self,
         group: GroupId,

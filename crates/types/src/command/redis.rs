@@ -20,8 +20,9 @@ use crate::{
 
 /// First byte of an encoded batch of Redis commands, which identifies the kind of command.
 pub(super) const REDIS: u8 = 65;
-/// First byte of a batch of Redis commands that an earlier build has written to the log. All commands of such a batch
-/// share one budget of steps, so its reads affect which of its other commands are carried out.
+/// First byte of a batch of Redis commands in the form that earlier builds wrote to the log. All commands of such a
+/// batch share one budget of steps (units of work). So the reads of the batch affect which of its later commands are
+/// carried out.
 pub(super) const REDIS_JOINT: u8 = 64;
 
 by_hand! {

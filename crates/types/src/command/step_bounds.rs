@@ -56,8 +56,8 @@ const KEEP_VERSION: u64 =
 const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
 /// Price in steps of a command about a stream, a group or a lease, without the price of its bytes.
 const FLAT: u64 = 1000;
-/// Price in steps of an ack, a nack or an extension, without the price of its attempts. It includes writing the row
-/// with the consumer group's counters.
+/// Price in steps (units of work) of a command that acks or nacks records or extends their ack deadlines, without the
+/// price of each attempt (delivery) that it names. It includes writing the row with the consumer group's counters.
 const SETTLE: u64 = 100;
 /// Price in steps of adding two floating-point numbers: parsing both and writing their sum.
 const FLOAT: u64 = 2 * parsed_float(MAX_FLOAT_DIGITS) + written_float(MAX_FLOAT_DIGITS) + read_bytes(MAX_FLOAT_DIGITS);
@@ -124,8 +124,9 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     all.min(MAX_COMMAND_STEPS)
 }
 
-/// Returns the maximum number of runs (stored ranges of consecutive records) that `attempts` attempts of one consumer
-/// group have together. Each run has at least one record, so the limits on records also limit the runs.
+/// Returns the maximum number of runs (stored ranges of consecutive records) of `attempts` attempts of a consumer group
+/// together. An attempt is one delivery of records. Each run has at least one record, so the limits on records also
+/// limit the runs.
 fn max_runs(attempts: u64) -> u64 {
     attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
 }
@@ -136,14 +137,15 @@ fn of_settle(settle: &Settle<'_>) -> u64 {
     settle.steps() + SETTLED_RUN * max_runs(settle.settlements.iter().count() as u64)
 }
 
-/// Returns the maximum price of a fetch in steps, without [`FLAT`]. `FLAT` already covers writing the row with the
-/// group's counters, and rewriting the rows of the two attempts from which a fetch can take records.
+/// Returns the maximum price of a fetch in steps (units of work), without [`FLAT`]. `FLAT` already covers two kinds of
+/// rows that a fetch writes: the row with the group's counters, and the rows of up to two earlier deliveries from which
+/// the fetch takes only some of the records.
 fn of_fetch(fetch: &Fetch<'_>) -> u64 {
     DELIVERED_RECORD * (u64::from(fetch.max) + u64::from(fetch.max_dead())) + SETTLED_RUN * fetch.keys.len() as u64
 }
 
-/// Returns the maximum number of steps of a commit; `None` if a condition scans a range, because its bytes do not limit
-/// the scan.
+/// Returns the maximum number of steps of a commit. Returns `None` if a condition scans a range, because the number of
+/// keys in the range is not known from the commit's bytes.
 fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Result<Option<u64>, Malformed> {
     let mut steps: u64 = 0;
     for condition in commit.conditions() {
@@ -165,8 +167,8 @@ fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Resul
     Ok(Some(steps.saturating_add(value_reads.unwrap_or(0))))
 }
 
-/// Returns the maximum number of steps of a transaction; `None` if it scans a range, because its bytes do not limit the
-/// scan.
+/// Returns the maximum number of steps of a transaction. Returns `None` if it scans a range, because the number of keys
+/// in the range is not known from the transaction's bytes.
 fn of_transaction(
     transaction: &Transaction<'_>,
     write: u64,
@@ -303,10 +305,10 @@ enum Bound {
     Arguments,
     /// The option `COUNT` determines the bound: the command reads at most `COUNT` values of each stream. The streams
     /// are named after the option `STREAMS`; without it, the command reads one stream. Without `COUNT`, the number of
-    /// values is unlimited. The contained number is that of the arguments before the options.
+    /// values is unlimited. The number in this variant is the number of arguments before the options.
     CountBehind(u32),
-    /// The options after the key determine the bound: one value of maximum size if the command has one of the listed
-    /// options, otherwise none.
+    /// The options after the key determine the bound. If the command has one of the listed options, it reads one value
+    /// of maximum size; otherwise it reads no value.
     Options(&'static [&'static [u8]]),
     /// The command changes a Redis stream and reads no value. If it has one of the listed options after the key, it
     /// also scans entries, and only [`MAX_COMMAND_STEPS`] limits its steps. Otherwise its only scan removes a few rows

@@ -207,7 +207,7 @@ pub enum OperationResult {
     },
     /// The key's deadline was changed, if the key has a value.
     Touched {
-        /// True if the key has a value.
+        /// True if the key whose deadline was to be changed has a value.
         existed: bool,
     },
     /// All keys with the prefix were deleted.

@@ -209,8 +209,8 @@ pub enum Write<'a> {
         /// Range and options of the scan.
         scan: ScanOperation<'a>,
     },
-    /// Acks or nacks records that a consumer group delivered. The commit fails if one of the attempts (deliveries) no
-    /// longer holds its records.
+    /// Acks or nacks records that a consumer group delivered. The commit fails if one of the records has been acked or
+    /// nacked before, or if the ack deadline of its attempt (delivery) has passed.
     Settle(Settle<'a>),
 }
 

@@ -40,8 +40,8 @@ conversions! {
         take |name| check_member(name).is_ok().then_some(name)
     }
 
-    /// Encoding of a time span of at most [`MAX_ACK_DEADLINE`], in microseconds. Longer spans are shortened to this
-    /// limit.
+    /// Encoding of the time from a command to the new ack deadlines that it sets, in microseconds. It is at most
+    /// [`MAX_ACK_DEADLINE`]; longer times are shortened to this limit.
     AckSpan: Duration as u64, "ack span" {
         put |span| micros(*span),
         take |micros| Some(Duration::from_micros(micros).min(MAX_ACK_DEADLINE))
@@ -76,13 +76,14 @@ variants! {
         },
         /// Delivers records to a member of a consumer group.
         Fetch[fetch: Fetch<'a>] = 51 "fetch",
-        /// Moves the deadlines of attempts, so that members can hold the delivered records longer.
+        /// Moves the ack deadlines of attempts (deliveries of records), so that members have more time to ack the
+        /// records.
         Extend = 54 "extend" {
             /// Id of the group.
             group: GroupId,
-            /// Time from the command's entry to the new deadlines.
+            /// Time from the command's log entry to the new ack deadlines.
             by: Duration as AckSpan,
-            /// Numbers of the attempts (deliveries) whose deadlines move.
+            /// Numbers of the attempts (deliveries) whose ack deadlines move.
             attempts: List<'a, Attempt> as AtMost<MAX_SETTLED_RANGES>,
         },
         /// Moves the group's cursor (the next record to deliver) and drops all pending records.
@@ -92,18 +93,18 @@ variants! {
             /// New cursor of the group; `None` for the end of the stream.
             offset: Option<Offset> as OffsetOrEnd,
         },
-        /// Removes rows of a deleted consumer group. For a group that exists, removes records that were trimmed from
-        /// its stream.
+        /// Removes the rows that are left of a deleted consumer group. For a group that exists, removes from the group
+        /// the records that were trimmed from its stream.
         Reclaim = 56 "reclaim group" {
             /// Id of the group.
             group: GroupId,
-            /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (stored
-            /// ranges of consecutive records) to remove.
+            /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (stored ranges
+            /// of consecutive records) to remove.
             max: u32,
         },
     }
     families {
-        /// Acks or nacks records that the group delivered.
+        /// Acks or nacks records that the consumer group has delivered.
         Settle(Settle<'a>) = 52 | 53,
     }
 }
@@ -205,7 +206,8 @@ pub fn encode_nack(
     Settle::encode(out, SETTLE, group, SettlementKind::Nack { again, reason }, settlements)
 }
 
-/// Appends the encoded command that moves the deadlines of attempts to the time `by` after the command's entry.
+/// Appends the encoded command that moves the ack deadlines of attempts (deliveries). The new deadline is the time `by`
+/// after the time of the command's log entry.
 pub fn encode_extend(
     out: &mut Vec<u8>,
     group: GroupId,

@@ -20,8 +20,8 @@ pub enum GroupOutcome {
     Done,
     /// The fetch delivered records, or there were none to deliver.
     Fetched(Box<Fetched>),
-    /// The command acked or nacked the named records. It skipped records that their attempts (deliveries) no longer
-    /// held.
+    /// The command acked or nacked records. It skipped records that had been acked or nacked before, or whose ack
+    /// deadline had passed.
     Settled {
         /// Number of records acked or nacked.
         settled: u32,
@@ -29,11 +29,12 @@ pub enum GroupOutcome {
         /// settled before. The command did not change them.
         lapsed: Vec<Lapsed>,
     },
-    /// Deadlines of attempts were moved.
+    /// The command has moved the ack deadlines of attempts (deliveries of records).
     Extended {
-        /// New deadline of the extended attempts, by the clock of the log's entries.
+        /// New ack deadline of the extended attempts (deliveries), by the clock of the log's entries.
         deadline: SpaceTime,
-        /// Attempts that were not extended, because they hold no records any more or because their deadline had passed.
+        /// Numbers of the attempts (deliveries) that the command did not extend, because all their records were acked
+        /// or nacked, or because their ack deadline had passed.
         lapsed: Vec<Attempt>,
     },
     /// The group's cursor was moved.
@@ -43,12 +44,12 @@ pub enum GroupOutcome {
     },
     /// The command named a group that does not exist.
     NoSuchGroup(GroupId),
-    /// A commit named records that their attempt no longer holds, for example because its deadline has passed. Nothing
-    /// was changed.
+    /// A commit acks or nacks a record that cannot be settled: the ack deadline of its attempt (delivery) has passed,
+    /// or the record was acked or nacked before. The commit changed nothing.
     AttemptLapsed {
         /// Id of the group.
         group: GroupId,
-        /// Number of the attempt (delivery) that the commit named.
+        /// Number of the attempt (delivery) that delivered the record, as the commit named it.
         attempt: Attempt,
     },
     /// The new configuration would send the group's dead letters to the group's own stream, or would change the
@@ -59,7 +60,8 @@ pub enum GroupOutcome {
     },
 }
 
-/// Records of an attempt that could not be settled, because the attempt no longer held them.
+/// Records that an ack or nack could not settle: the ack deadline of their attempt (delivery) had passed, or they had
+/// been acked or nacked before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lapsed {
     /// Number of the attempt (delivery) that the ack or nack named.

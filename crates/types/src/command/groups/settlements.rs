@@ -101,8 +101,8 @@ pub enum Redelivery {
     After(Duration),
     /// Never: the records become dead letters immediately.
     Never,
-    /// Immediately. The returned delivery does not count towards the maximum number of deliveries, because the member
-    /// has not processed the record.
+    /// Immediately. The delivery that the nack ends does not count towards the maximum number of deliveries, because
+    /// the member has not processed the record.
     Uncounted,
 }
 
@@ -132,7 +132,7 @@ fn check_settlements(settlements: &[Settlement]) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Returns a span in microseconds; `u64::MAX - 1` for a span that does not fit into 64 bits.
+/// Returns a time span in microseconds; `u64::MAX - 1` for a span that does not fit into 64 bits.
 pub(super) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX - 1)
 }
@@ -244,9 +244,10 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    /// Returns the price of checking and settling the records, in [steps](crate::steps). Does not include the price of
-    /// a commit's write that contains this ack or nack. It also leaves out the [rewriting](crate::steps::SETTLED_RUN)
-    /// of the stored ranges of records that the attempts still hold, because only the state knows their number.
+    /// Returns the price of checking and settling the records, in [steps](crate::steps). Leaves out two parts. If a
+    /// commit contains this ack or nack, the price of the commit's write is charged separately. So is the
+    /// [rewriting](crate::steps::SETTLED_RUN) of stored ranges of records, because only the state knows the number of
+    /// these ranges.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
