@@ -1,4 +1,4 @@
-//! Running of reads on threads that do not serve connections, because the reads take long or may wait for the disk.
+//! Reads that run on threads which serve no connections, because these reads take long or may wait for the disk.
 
 use std::sync::Arc;
 

@@ -73,7 +73,8 @@ fn expiry(ttl: &CacheTtl, now: Moment) -> Expiry {
     }
 }
 
-/// Converts the condition of a cache write. Returns `None` if the write is unconditional.
+/// Converts the condition in a request to write to a cache to the form that the cache takes. Returns `None` if the
+/// write is unconditional.
 fn condition<'f>(expect: &CacheExpect<'f>) -> Option<Condition<'f>> {
     match *expect {
         CacheExpect::Any {} => None,
@@ -206,7 +207,7 @@ pub(crate) fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheD
     done(turn, request, existed)
 }
 
-/// Handles a `cache touch` request: sets the deadline of an entry.
+/// Handles a `cache touch` request: sets the time at which an entry of a cache expires.
 pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, touch.cache)?;
     let now = turn.app.views.moment(request.received);

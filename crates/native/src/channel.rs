@@ -1,5 +1,6 @@
-//! The task of a channel: reads frames, calls their handlers, and writes replies. A connection has one channel over
-//! TCP, and can have several over QUIC.
+//! The task of a channel: reads frames, calls their handlers, and writes replies. A channel is an ordered sequence of
+//! request frames from a client and of reply frames to it. A connection has one channel over TCP, and can have several
+//! over QUIC.
 //!
 //! Owns: the order of these steps, and backpressure. Its modules own the receiving of frames, the handling of requests,
 //! the answers, and the ends of the channel, with its keepalive. Does not own: the execution of requests (`dispatch`

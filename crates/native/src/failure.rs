@@ -53,7 +53,8 @@ impl Failure {
         Self::new("overloaded", Action::Retry, message)
     }
 
-    /// Creates a failure from a typed error. The request had no effect.
+    /// Creates a failure from an error of a lower layer, which has a code and an action for the client. The request had
+    /// no effect.
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         Self::new(error.code(), error.action(), error.to_string())

@@ -46,7 +46,7 @@ pub(crate) fn has_group(app: &App, frame: RawFrame<'_>) -> bool {
 }
 
 /// Handles a `fetch` request: delivers records to a member of a consumer group. Waits for records if the client
-/// requests this. If the frame with the records does not reach the outbox, they return to the group.
+/// requests this. If the frame with the records does not reach the outbox, the records return to the group.
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;

@@ -81,13 +81,13 @@ enum BlockedItem {
 /// is full.
 pub(crate) struct Publishing {
     coalescer: Coalescer<MessageEncoder>,
-    /// Buffer for the batches that the coalescer has completed. It is reused.
+    /// Buffer for the complete batches into which single messages were gathered. The memory of the buffer is reused.
     complete: Vec<Batch>,
     /// Waiting publishes, in order of arrival. Empty unless the queue of a subscriber whose policy blocks publishers is
     /// full.
     blocked: VecDeque<BlockedItem>,
-    /// Result for those batches that were already published, of the publish that is first in `blocked`. Other batches
-    /// of this publish still wait.
+    /// Result so far of the publish that is first in `blocked`: it covers the batches of this publish that were already
+    /// published. The other batches of this publish still wait.
     total: Published,
     /// Number of batches that the channel has published. One in [`SAMPLED_OF`] is timed.
     batches: u32,

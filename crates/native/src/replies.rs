@@ -300,7 +300,7 @@ impl Replies {
         }
     }
 
-    /// Puts a frame into the outbox that shares some of its bytes with other owners. `write` must write exactly
+    /// Puts a frame into the outbox. The frame shares some of its bytes with other owners. `write` must write exactly
     /// `body_bytes` bytes.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Number of versions in a reply if the request has no limit; equal to HTTP's default.
+/// Maximum number of versions of a key in a reply if the request has no limit; equal to HTTP's default.
 const DEFAULT_VERSIONS: usize = 10;
 /// Number of bytes of a pair in a scan's reply in addition to its key and value.
 const PAIR_HEAD_BYTES: usize = 8 + 4 + 4;

@@ -54,7 +54,7 @@ impl PublishTimes {
         self.0.record_many(stage as usize, time, time, 1);
     }
 
-    /// Encodes those histograms of the stages that have values.
+    /// Encodes the histograms of the stages of publishes as metrics. Leaves out histograms without values.
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Time of each stage of a publish to subjects, of a sample of the batches";
         let name = "native_publish_stage_duration";

@@ -14,7 +14,7 @@ use super::{
     replies::{FrameMemory, Replies},
 };
 
-/// Behaviour of a step, the work that produces a subscription's next frame, if there are no messages.
+/// Behaviour of the work that produces a subscription's next frame (a step) if there are no messages to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
     /// The work waits until there are messages, or until it is stopped.
@@ -26,14 +26,15 @@ pub(crate) enum WhenEmpty {
 /// Limits of a step, the work that produces a subscription's next frame, and the signal that stops it.
 #[derive(Clone, Debug)]
 pub(crate) struct StepLimits {
-    /// Maximum number of messages in the frame: the number left until the limit of the subscription.
+    /// Maximum number of messages in the next frame: those that the subscription may still send until it reaches its
+    /// limit.
     pub max_messages: u64,
     /// Remaining credit of the client, in messages and in bytes. A frame stays within it if possible, but a single
     /// message may exceed it.
     pub credit: (u64, u64),
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
-    /// Behaviour of the step if there are no messages for the frame.
+    /// Behaviour of the work for the next frame if the subscription has no messages to send.
     pub when_empty: WhenEmpty,
     /// Account of the connection, in which large frames count.
     pub account: Arc<Account>,
@@ -84,7 +85,7 @@ pub(crate) enum StepResult {
         /// Function that encodes the step's frames into the outbox.
         encode: Encode,
     },
-    /// The step has no frame, because there are no messages to send now.
+    /// The work has produced no frame, because the subscription has no messages to send now.
     Nothing,
     /// The subscription has ended for this reason; no more messages will follow.
     Ended(Failure),

@@ -1,4 +1,4 @@
-//! Arguments and results of handlers. The crate's documentation describes their use.
+//! Arguments and results of the functions that handle request frames. The crate's documentation describes their use.
 
 use std::{
     fmt,

@@ -1,6 +1,8 @@
-//! Bounds of the commands that a client's session executes itself, without a batched database such as a keyspace.
+//! Bounds of the commands that a client's session executes itself, without a batched database (one that replies after a
+//! commit, such as a keyspace).
 
-/// Maximum number of arguments of a command about the server or its clients. Each argument costs a search.
+/// Maximum number of arguments of a command about the server or its clients, such as `CONFIG` or `CLIENT`. The server
+/// searches for each argument, for example among its parameters or clients.
 pub(crate) const MAX_SESSION_ARGUMENTS: usize = 1024;
 /// Error reply to a pattern that is longer than
 /// [`MAX_REDIS_PATTERN_BYTES`](thalweg_types::limits::MAX_REDIS_PATTERN_BYTES).

@@ -143,12 +143,12 @@ impl Client {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
     }
 
-    /// Returns the names that the client has set.
+    /// Returns the names that the client has set for itself and its library.
     pub(crate) fn names(&self) -> ClientNames {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the names that the client has set.
+    /// Changes the names that the client has set for itself and its library.
     pub(crate) fn update_names(&self, change: impl FnOnce(&mut ClientNames)) {
         change(&mut self.names.lock().unwrap_or_else(PoisonError::into_inner));
     }

@@ -68,8 +68,9 @@ pub(crate) struct Connection {
     phase: ConnectionPhase,
     /// Arrival time of the oldest command without a complete reply; `None` if all commands are answered.
     turn_since: Option<Instant>,
-    /// Time at which the task was last woken while its client was blocked in a read; `None` if that has not happened in
-    /// this turn. The latency of the commands counts from this time, so that it does not include the wait.
+    /// Time at which the task was last woken while its client was blocked in a read; `None` if that has not happened
+    /// since the oldest unanswered command arrived. The latency of the commands counts from this time, so that it does
+    /// not include the wait.
     blocked_until: Option<Instant>,
 }
 

@@ -265,7 +265,7 @@ impl Session {
         self.client().protocol.store(protocol.number() as u64, Ordering::Relaxed);
     }
 
-    /// Handles `RESET`: resets the connection to the state of a new one.
+    /// Handles `RESET`: returns the connection to the state of a newly opened connection.
     fn reset(&mut self, out: &mut Outbox) {
         self.end_subscriptions();
         self.end_transaction();

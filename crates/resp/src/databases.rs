@@ -13,7 +13,7 @@ use super::{
     native_streams::NativeStreams,
 };
 
-/// A database and its number.
+/// A database that Redis clients can select, and its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbered {
     /// Number by which clients `SELECT` the database.

@@ -356,7 +356,7 @@ fn persistence(session: &Session, text: &mut String) {
     );
 }
 
-/// Returns the totals since the start or the last `CONFIG RESETSTAT`.
+/// Returns the totals of commands, connections and bytes since the start or the last `CONFIG RESETSTAT`.
 fn totals(session: &Session) -> Totals {
     session.resp.metrics.totals(session.resp.app.admission.bound(Resource::Connections).rejections())
 }

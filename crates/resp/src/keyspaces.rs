@@ -317,8 +317,8 @@ fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     Some(builder.finish())
 }
 
-/// Records that a command of the batch was split in two, or that a part of a large delete was. Its reply had the number
-/// `at` in the batch, and is now replaced by two replies.
+/// Records that a delete in the batch was split into two commands. The split delete may itself be a part of a larger
+/// delete. Its reply had the position `at` among the batch's replies. Two replies now take this position.
 fn split_again(splits: &mut Vec<Split>, at: usize) {
     let after = splits.partition_point(|split| split.first <= at);
     splits[after..].iter_mut().for_each(|split| split.first += 1);

@@ -49,11 +49,12 @@ pub struct Metrics {
     pub(crate) connections: Connections,
     not_authenticated: AtomicU64,
     auth_failures: AtomicU64,
-    /// Totals at the last `CONFIG RESETSTAT`. `INFO` shows the difference from them.
+    /// Totals of commands, connections and bytes at the last `CONFIG RESETSTAT`. `INFO` shows the difference from these
+    /// totals.
     reset: Mutex<Totals>,
 }
 
-/// Totals since the start or the last `CONFIG RESETSTAT`, which `INFO` shows.
+/// Totals of commands, connections and bytes since the start or the last `CONFIG RESETSTAT`, which `INFO` shows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     /// Counts and latencies of commands, and counts of error replies.

@@ -3,9 +3,9 @@
 //! Owns: an estimate, in steps of work, of the values that reads return, and that commands such as `EXPIRE` and
 //! `APPEND` write again. The bytes of a batch do not show how long these values are. Without the estimate, each of
 //! these commands would count as if its value had the maximum size. A few such commands fill a log entry. So each
-//! pipelined batch with one of them would be alone in its entry, and four of them would use up an fsync. Does not own
-//! the lengths of the values within the batch ([`ValueSteps`]), or the bound that the proposer computes from the
-//! estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! pipelined batch with one of them would be alone in its entry, and four such entries would use up the work that is
+//! permitted for one fsync. Does not own the lengths of the values within the batch ([`ValueSteps`]), or the bound that
+//! the proposer computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
 //! * An estimate never affects a reply. Another client may replace a value by a larger one before the batch is applied.

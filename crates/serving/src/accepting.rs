@@ -24,8 +24,8 @@ const SAID_EVERY: Duration = Duration::from_secs(10);
 /// would accept 128, and connected clients would wait while many others connect.
 const AT_ONCE: u32 = 8;
 
-/// Sets the options of a client's socket: the kernel sends replies without delay, and buffers only few bytes that the
-/// client has no room for yet.
+/// Sets the options of a client's socket: the kernel sends replies without delay, and buffers only few bytes that it
+/// cannot send to the client yet.
 pub fn prepare(stream: &TcpStream) {
     // These calls fail only if the client has already disconnected. The first read reports that.
     let _ = stream.set_nodelay(true);

@@ -53,10 +53,10 @@ use crate::{config::Config, limits::COUNTED_REPLY_BYTES, reserve::reserve_of};
 
 pub use resource::Resource;
 
-/// Divides the free lower half of the reserve: one connection may hold at most 1/16 of the requests, scans or other
-/// counted items that are free there.
+/// Divisor for a connection whose address exceeds its share: it may hold one in 16 of the requests, scans or other
+/// counted items that are free in the lower half of the reserve (kept for the clients that hold least), or one.
 const CONNECTION_PART: u64 = 16;
-/// Shortest time between two log lines about the same bound.
+/// Shortest time between two log lines about rejections because of one bound.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
 
 /// A limit on the total of a resource in use, such as requests or bytes, with a counter of the amount in use. Each
@@ -71,14 +71,14 @@ pub struct Bound {
     limit: u64,
     /// Amount in use up to which any client may take more. Invariant: `open_limit <= shared_limit <= limit`.
     open_limit: u64,
-    /// Amount in use at the end of the lower half of the reserve. Up to here, a connection may take more even if its
-    /// address holds more than its share.
+    /// Amount in use up to which a connection may take more even if its address holds more than its share. It lies in
+    /// the middle of the reserve, which begins at `open_limit` and is kept for the clients that hold least.
     shared_limit: u64,
 }
 
 impl Bound {
-    /// Creates a bound whose reserve is `reserve_percent` of `limit`. A limit below `least_divided` has no reserve. The
-    /// reserve is smaller if otherwise a single request of the amount `largest` would not fit below it.
+    /// Creates a bound. `reserve_percent` of `limit` is kept for the clients that hold least: less if otherwise a
+    /// request of the amount `largest` would not fit into the rest, and nothing if `limit` is below `least_divided`.
     fn new(limit: u64, reserve_percent: u32, largest: u64, least_divided: u64) -> Self {
         let reserve = if limit < least_divided { 0 } else { reserve_of(limit, reserve_percent) };
         let reserve = reserve.min(limit.saturating_sub(largest));
@@ -122,17 +122,17 @@ impl Bound {
         self.used.fetch_add(amount, Relaxed);
     }
 
-    /// Returns true if any client may take this amount, because it fits below the reserve.
+    /// Returns true if any client may take `amount` now, even the client that holds most.
     pub(crate) fn is_open_to(&self, amount: u64) -> bool {
         self.used().saturating_add(amount) <= self.open_limit
     }
 
-    /// Returns the free amount, including the free part of the reserve.
+    /// Returns the amount of the bound's resource that is not in use.
     pub(crate) fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used())
     }
 
-    /// Returns true if only the reserve of the bound is free.
+    /// Returns true if only the reserve (the part of a bound that is kept for the clients that hold least) is free.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.used() >= self.open_limit
@@ -261,8 +261,8 @@ impl Account {
         Some(counted(bytes, held))
     }
 
-    /// Returns `wanted` if the connection may hold a reply of that many bytes now, and otherwise a size that is too
-    /// small to be counted. Meant for work that cannot be undone easily once its reply exists.
+    /// Returns `wanted` if the connection may hold a reply of that many bytes now, and otherwise a size at which
+    /// replies are not counted. Meant for work that cannot be undone easily once its reply exists.
     #[must_use]
     pub fn reply_room(&self, wanted: u64) -> u64 {
         let used = self.bound(Resource::ReplyBytes).used();
@@ -341,16 +341,16 @@ impl Account {
         &self.client
     }
 
-    /// Returns true if the server should close idle connections from the same address: only the reserve of the resource
-    /// is free, and the address holds more than is free in the reserve's lower half. The upper half is for new clients.
+    /// Returns true if the server should close idle connections from this connection's address: only the reserve (kept
+    /// for the clients that hold least) is free, and the address holds more than is free in the reserve's lower half.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);
         bound.is_short() && self.address.held(resource) > bound.shared_limit.saturating_sub(bound.used())
     }
 
-    /// Records that the server cuts the connection because its client does not read or send. The client's snapshot is
-    /// then released instead of being kept until the client resumes it.
+    /// Records that the server cuts the connection because its client does not read or send. A database snapshot that
+    /// was being sent to this client is then released, and not kept for the client to resume it.
     pub fn cut(&self) {
         self.is_cut.store(true, Relaxed);
     }
@@ -394,8 +394,8 @@ impl Account {
         true
     }
 
-    /// Subtracts the amount of a rejected attempt from what the connection holds. `charged` is the part that the
-    /// attempt would have charged to the bound.
+    /// Subtracts `amount` from what the connection holds, because the connection was not permitted to take it.
+    /// `charged` is the part of `amount` that would have counted towards the bound.
     #[cold]
     fn undo(&self, resource: Resource, amount: u64, charged: u64) {
         let at = resource as usize;
@@ -418,8 +418,8 @@ impl Account {
             || self.may_use_reserve(resource, used, charged, 0)
     }
 
-    /// Returns true if the connection may take `charged` of the reserve while `used` of the bound is in use. `pending`
-    /// is the part of this attempt that the connection's counter already includes.
+    /// Returns true if the connection may take `charged` from the reserve (kept for the clients that hold least) while
+    /// `used` of the bound is in use. `pending` is the amount that its counter already includes for this call.
     #[cold]
     fn may_use_reserve(&self, resource: Resource, used: u64, charged: u64, pending: u64) -> bool {
         let (at, bound) = (resource as usize, self.bound(resource));
@@ -461,8 +461,8 @@ fn at_least_zero(count: u64) -> u64 {
     if count > u64::MAX / 2 { 0 } else { count }
 }
 
-/// Returns how much of `more` counts towards the bound if the connection already holds `before`. The first bytes that
-/// each connection holds, [`Resource::own`], do not count.
+/// Returns how much of `more`, the amount that a connection takes, counts towards the bound. `before` is the amount
+/// that the connection already holds. The first bytes that each connection holds, [`Resource::own`], do not count.
 #[inline]
 fn charged(resource: Resource, before: u64, more: u64) -> u64 {
     let own = resource.own();
@@ -665,8 +665,8 @@ impl Admission {
         }
     }
 
-    /// Returns true if a log line about the bound of a resource is due. `now` is in milliseconds after the admission
-    /// began. After true, no other line is due for [`WARNED_EVERY`].
+    /// Returns true if a log line about the bound of a resource is due. `now` is in milliseconds after this value was
+    /// created. Once this function has returned true, no further line about the bound is due for [`WARNED_EVERY`].
     fn warns_at(&self, resource: Resource, now: u64) -> bool {
         let next_warning = &self.next_warnings[resource as usize];
         let due = next_warning.load(Relaxed);

@@ -125,9 +125,10 @@ impl App {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the origin of a client's commands: the client, and the name of its request if a node needs this name. A
-    /// name is needed if this node is not the leader and so forwards the commands, or if a member logs the names of
-    /// requests. `name` is called only if the name is needed.
+    /// Returns the origin of a client's commands: the client, and the name by which log lines identify the client's
+    /// request, if a node needs this name. A name is needed if this node is not the leader and so forwards the
+    /// commands, or if a member of the cluster logs the names with the log entries. `name` is called only if the name
+    /// is needed.
     pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
         let cluster = self.cluster.as_ref().map(|cluster| &cluster.handle);
         let is_named = cluster.is_some_and(|cluster| !cluster.leads() || cluster.names_requests());

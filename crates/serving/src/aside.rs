@@ -8,7 +8,8 @@ use std::{sync::mpsc, thread};
 
 use thalweg_broker::ClearedEntries;
 
-/// Maximum number of entries that the calling thread frees itself.
+/// Maximum number of entries removed from a cache that the calling thread frees itself. A new thread frees more than
+/// this.
 const FEW_ENTRIES: u64 = 2_000;
 
 /// Does the work on a new thread, or on the calling one if the system cannot start a thread. Callers pass work of

@@ -60,19 +60,23 @@ pub const SHARED_ROUND_BYTES: usize = 512 * 1024;
 /// Time of long requests after which a round ends and the thread polls its sockets again: about two milliseconds.
 /// Rounds that deliver messages mostly end sooner, because they have sent all their bytes.
 const ROUND_TIME: Duration = Duration::from_nanos(1 << 21);
-/// Number of rounds whose bytes one turn permits: a connection may send twice the bytes of a round in its turn.
+/// Number of rounds whose bytes a connection may send in one turn. A round is the time between two polls of a runtime's
+/// sockets, and has a limit on its bytes of bulk output.
 const TURN_ROUNDS: usize = 2;
-/// Number of bytes of deliveries that a client's publishes may cause before the client waits for a turn.
+/// Number of bytes of deliveries that a client's publishes may cause before the client must wait in the queue for bulk
+/// output, while other connections are served.
 const CAUSED_BYTES: u64 = (TURN_ROUNDS * ROUND_BYTES) as u64;
 /// Maximum number of bytes of replies that a connection sends without waiting for a turn to send bulk output. The
 /// replies to most requests are shorter.
 pub const REPLY_BYTES: usize = 16 * 1024;
-/// Number of bytes by which each write counts more than its size. So many small writes also end a round.
+/// Number of bytes that each write of bulk output counts in addition to its size. Without it, a thread could make very
+/// many small writes before its bytes are used up and it polls its sockets.
 const WRITE_BYTES: usize = 512;
 /// Number of waiting connections that get a turn at the beginning of the first round in which connections wait. Each
 /// later round gives twice as many turns if the previous round left bytes unused, and half as many otherwise.
 const FIRST_TURNS: usize = 8;
-/// Maximum number of connections whose turn to send bulk output begins or continues at the start of a round.
+/// Maximum number of connections whose turn to send bulk output begins or continues at the start of a round (the time
+/// between two polls of the runtime's sockets).
 const MAX_TURNS: usize = 64;
 
 /// Counters of bulk output, which the runtimes of a server share.
@@ -102,13 +106,16 @@ impl BulkCounters {
 /// bytes of one round before the runtime polls its sockets. See the [module](self).
 #[derive(Debug)]
 pub struct BulkTurns {
-    /// Number of bytes that the connections may send in one round.
+    /// Number of bytes of bulk output that the connections of the runtime may send together between two polls of its
+    /// sockets (in one round).
     round_bytes: usize,
-    /// Bytes that the connections may still send in this round. Sent bytes and the time of long requests, converted to
-    /// bytes, are subtracted. The round ends at 0 or below.
+    /// Bytes of bulk output that the connections may still send in this round (the time between two polls of the
+    /// runtime's sockets). Sent bytes and the time of long requests, converted to bytes, are subtracted. The round ends
+    /// at 0 or below.
     left: AtomicI64,
-    /// True from the end of a round until no connection waits for a turn. While it is true, each connection needs a
-    /// turn to send bulk output.
+    /// True from the time at which the connections have used up the bytes of a round (the time between two polls of the
+    /// runtime's sockets) until no connection waits for a turn. While this flag is true, each connection needs a turn
+    /// to send bulk output.
     is_crowded: AtomicBool,
     counters: Arc<BulkCounters>,
     waiting: Mutex<Waiting>,
@@ -117,9 +124,11 @@ pub struct BulkTurns {
 #[derive(Debug)]
 struct Waiting {
     queue: FairQueue<Arc<TurnTicket>>,
-    /// Connections whose turn the end of a round interrupted. Their turns continue in the next round.
+    /// Connections whose turn was interrupted because the runtime had to poll its sockets (the end of a round). Their
+    /// turns continue in the next round.
     paused: Vec<Arc<TurnTicket>>,
-    /// Number of connections that got a turn at the beginning of the last round.
+    /// Number of connections that got a turn to send bulk output at the beginning of the last round (the time between
+    /// two polls of the runtime's sockets).
     turns: usize,
     next_ticket: u64,
 }
@@ -147,7 +156,7 @@ impl BulkTurns {
         })
     }
 
-    /// Returns the counters to which the turns add sent bytes of bulk output.
+    /// Returns the counters to which the sent bytes of bulk output are added.
     #[must_use]
     pub fn counters(&self) -> &Arc<BulkCounters> {
         &self.counters
@@ -186,7 +195,8 @@ impl BulkTurns {
         runtime.spawn(begin_rounds(Arc::clone(self)));
     }
 
-    /// Begins the next round and wakes the connections that may send in it. Returns false if no connection waited.
+    /// Begins the next round (the time between two polls of the runtime's sockets) and wakes the connections that may
+    /// send bulk output in this round. Returns false if no connection waited.
     fn begin_round(&self) -> bool {
         let mut waiting = self.lock();
         let unused = self.left.swap(self.round_bytes as i64, Ordering::Relaxed);
@@ -233,7 +243,8 @@ pub struct BulkSeat {
 
 #[derive(Clone, Copy, Debug)]
 enum SeatState {
-    /// The connection has no turn, and needs none unless the runtime is crowded.
+    /// The connection has no turn to send bulk output. It needs none as long as no connection of the runtime waits for
+    /// a turn.
     Free,
     /// The connection waits for a turn. `place` is its position in the queue; `None` while a turn that has begun waits
     /// for the next round. `left` is the number of bytes that the turn permits.
@@ -273,7 +284,8 @@ impl BulkSeat {
         }
     }
 
-    /// Adds the connection to the queue. Returns true if it needs no turn, because the runtime is no longer crowded.
+    /// Adds the connection to the queue. Returns true if the connection needs no turn, because no connection of the
+    /// runtime waits for one any more.
     fn join(&mut self, cx: &Context<'_>) -> bool {
         let seat = Arc::clone(self.seat.get_or_insert_default());
         let mut waiting = self.turns.lock();
@@ -290,7 +302,8 @@ impl BulkSeat {
         false
     }
 
-    /// Pauses the connection's turn until the next round. Returns true if the next round has begun already.
+    /// Pauses the connection's turn until the runtime has polled its sockets and the next round begins. Returns true if
+    /// the next round has begun already.
     fn pause(&mut self, cx: &Context<'_>, left: usize) -> bool {
         let seat = Arc::clone(self.seat.get_or_insert_default());
         let mut waiting = self.turns.lock();
@@ -315,8 +328,9 @@ impl BulkSeat {
         self.spend(bytes);
     }
 
-    /// Counts the time that the requests of the connection took. `ROUND_TIME` counts as much as all bytes of a round,
-    /// so long requests also end a round.
+    /// Counts the time that the requests of the connection took. A time of `ROUND_TIME` uses up all bytes of bulk
+    /// output that the runtime may send before it polls its sockets. So long requests also make the runtime poll its
+    /// sockets.
     pub fn worked(&mut self, time: Duration) {
         self.spend(bytes_for(time, self.turns.round_bytes));
     }
@@ -328,7 +342,7 @@ impl BulkSeat {
         self.turns.spend(bytes as i64);
     }
 
-    /// Ends the connection's turn, if it has one, because it has nothing more to send.
+    /// Ends the connection's turn to send bulk output, if the connection has one, because it has nothing more to send.
     #[inline]
     pub fn rest(&mut self) {
         if let SeatState::Turn { .. } = self.state {
@@ -345,8 +359,8 @@ impl Drop for BulkSeat {
     }
 }
 
-/// Converts the time of requests to the number of bytes of bulk output that counts as much. `round_bytes` is the size
-/// of a round.
+/// Converts the time of requests to the number of bytes of bulk output that counts as much. `round_bytes` is the number
+/// of bytes for a time of `ROUND_TIME`.
 fn bytes_for(time: Duration, round_bytes: usize) -> usize {
     (time.as_nanos() as usize).saturating_mul(round_bytes) / ROUND_TIME.as_nanos() as usize
 }
@@ -390,7 +404,8 @@ impl Slice {
         self.began.elapsed() < SLICE
     }
 
-    /// Ends the period. Returns the total time of its requests; `None` if that time is too short to count.
+    /// Ends the period in which one poll of a connection handles requests. Returns the total time of these requests;
+    /// `None` if this time is too short to count.
     #[inline]
     #[must_use]
     pub fn work(self) -> Option<Duration> {
@@ -427,7 +442,7 @@ impl CausedWork {
         self.bytes >= CAUSED_BYTES || self.time >= ROUND_TIME
     }
 
-    /// Records that the connection had a turn, and starts to count again from zero.
+    /// Sets the counted work of the connection to zero, because the connection has waited while others were served.
     pub fn had_turn(&mut self) {
         *self = Self::default();
     }

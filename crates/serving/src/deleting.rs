@@ -36,8 +36,9 @@ use crate::{
 /// or never will be.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
-/// Maximum number of units that the deletes of one command reserve. A transaction may name more prefixes than this:
-/// deletes of few keys are done immediately and need no units in the end.
+/// Maximum number of units that the deletes of one command reserve. A unit measures the memory of a delete whose rows
+/// wait to be removed. A transaction may name more prefixes than this: deletes of few keys are done immediately and
+/// need no units in the end.
 const MAX_UNITS: u64 = MAX_PENDING_CLEARS as u64 / 2;
 
 /// Units of the deletes in a command, reserved for the address of the command's client until the outcome is known. A
@@ -46,15 +47,17 @@ const MAX_UNITS: u64 = MAX_PENDING_CLEARS as u64 / 2;
 #[must_use = "it must learn the outcome of the command"]
 pub struct DeleteShare {
     app: Arc<App>,
-    /// Units of the deletes in each keyspace; empty once the outcome of the command is known.
+    /// Units reserved for the command's deletes in each keyspace. A unit measures the memory that a waiting delete
+    /// needs. Empty once the outcome of the command is known.
     units: BTreeMap<KeyspaceId, u64>,
     held: Reservation,
 }
 
 impl App {
-    /// Reserves units for a command that deletes prefixes, and charges them to the client's address. Each prefix is
-    /// given by its keyspace and its length in bytes. A delete of all keys, or of a keyspace, counts as the empty
-    /// prefix. Returns `None` if there are no deletes, and an error if the address may hold no more units.
+    /// Reserves units (they measure the memory of deletes whose rows wait to be removed) for a command that deletes
+    /// keys by prefix. Charges them to the client's address. Each prefix is given by its keyspace and its length in
+    /// bytes. A delete of all keys, or of a keyspace, counts as the empty prefix. Returns `None` if there are no
+    /// deletes, and an error if the address may hold no more units.
     pub fn may_delete(
         self: &Arc<Self>,
         account: &Arc<Account>,
@@ -129,7 +132,8 @@ impl DeleteShare {
     }
 }
 
-/// Keeps the units of a command whose outcome is unknown, because its future was dropped.
+/// Keeps the reservation of a command with deletes whose outcome is unknown, because the future that waited for the
+/// outcome was dropped.
 impl Drop for DeleteShare {
     fn drop(&mut self) {
         for (keyspace, units) in std::mem::take(&mut self.units) {

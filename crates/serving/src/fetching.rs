@@ -69,7 +69,7 @@ pub struct Fetcher<'a> {
 pub(crate) enum FetchError {
     /// The consumer group or its stream does not exist any more, or the fetch command failed.
     Group(GroupError),
-    /// A lookup before the fetch command failed, or reading the delivered records after it failed.
+    /// The lookup before the fetch command failed, or the read of the delivered records after the command.
     Read(ApiError),
     /// The memory for stored objects has no room for more unsettled records, so the group cannot deliver new ones.
     NoRoom,
@@ -191,8 +191,8 @@ impl Fetcher<'_> {
 pub struct HeldRecords {
     app: Arc<App>,
     group: Group,
-    /// Attempt (one delivery of records) that is returned to the group when the guard is dropped; `None` if there is
-    /// nothing to return.
+    /// Number of the delivery whose records return to the group when the guard is dropped; `None` if there are no
+    /// records to return.
     attempt: Option<Attempt>,
 }
 
@@ -288,8 +288,9 @@ async fn pass_barrier(app: &App, patience: Duration) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Performs the lookups before a fetch command. A short lookup of bytes in memory runs on this thread, any other on
-/// another thread.
+/// Prepares a fetch command: looks up in the stream what the command needs, such as how many records fit into the
+/// request's byte limit. If this takes little work and needs only data in memory, it runs on this thread, and otherwise
+/// on another thread.
 async fn prepare(
     app: &App,
     account: &Arc<Account>,

@@ -79,7 +79,7 @@ pub struct HalfOpen {
 }
 
 /// Slots in use by address, the oldest of each address first. Invariant: `count` is the number of all slots in use, and
-/// no queue is empty.
+/// each address in the table has at least one slot.
 #[derive(Debug, Default)]
 struct Table {
     count: usize,
@@ -93,7 +93,7 @@ struct SlotState {
     /// True once the connection has proved itself, for example has authenticated. It can then no longer lose the slot.
     is_released: AtomicBool,
     /// The connection's reservation of one of the `max_connections`. `None` if the connection is above that limit, or
-    /// has lost its slot to another one.
+    /// has lost its slot to another connection.
     share: Mutex<Option<Reservation>>,
     waker: AtomicWaker,
 }
@@ -174,19 +174,20 @@ impl HalfOpen {
         seat.waker.wake();
     }
 
-    /// Returns the number of slots in use.
+    /// Returns the number of connections that hold a slot, because they have not proved themselves yet (for example by
+    /// authentication).
     #[must_use]
     pub fn used(&self) -> usize {
         self.table().count
     }
 
-    /// Returns the maximum number of slots in use.
+    /// Returns the maximum number of connections that may hold a slot at a time.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.max_slots
     }
 
-    /// Returns the number of connections that have lost their slot to a newer one.
+    /// Returns the number of connections that have lost their slot to a newer connection.
     #[must_use]
     pub fn replaced(&self) -> u64 {
         self.replaced.load(Relaxed)
@@ -234,7 +235,7 @@ impl Slot {
         self.seat.is_released.load(Relaxed)
     }
 
-    /// Returns true if the connection has lost its slot to a newer one.
+    /// Returns true if the connection has lost its slot to a newer connection.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.seat.is_lost.load(Relaxed)
@@ -246,13 +247,14 @@ impl Slot {
         self.seat.share().is_some()
     }
 
-    /// Ready once the connection has lost its slot to a newer one. The task of this connection must then end.
+    /// Ready once the connection has lost its slot to a newer connection. The task of the older connection must then
+    /// end.
     pub fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.seat.waker.register(cx.waker());
         if self.seat.is_lost.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Waits until the connection has lost its slot to a newer one.
+    /// Waits until the connection has lost its slot to a newer connection.
     pub async fn lost(&self) {
         poll_fn(|cx| self.poll_lost(cx)).await;
     }

@@ -13,8 +13,8 @@ pub const SCAN_PAGE_BYTES: usize = 256 * 1024;
 /// Size in bytes, as sent to the client, above which a page of a scan counts in `max_reply_bytes_in_flight`. Only pages
 /// with large pairs or records reach this size.
 pub const COUNTED_PAGE_BYTES: usize = 2 * SCAN_PAGE_BYTES;
-/// Maximum number of pairs or records in a page of a scan. It keeps a page of tiny ones from occupying a thread for
-/// long.
+/// Maximum number of pairs or records in a page of a scan. Without this limit, a page of tiny pairs or records would
+/// occupy a thread for long.
 pub const SCAN_PAGE_ITEMS: usize = 4096;
 /// Largest `limit` of a scan, in items, at which the calling thread reads the scan. Larger scans use a blocking thread.
 pub const INLINE_SCAN_ITEMS: u64 = 128;
@@ -106,8 +106,9 @@ pub const REQUEST_BYTES: u64 = 4 * 1024;
 /// examined. Each view of the state holds the table that was current at its time. Tables of different times share the
 /// bytes of common prefixes.
 pub(crate) const CLEARS_TABLE_BYTES: u64 = (MAX_PENDING_CLEARS * (128 + CLEAR_UNIT_BYTES + 32) + MAX_KEY_BYTES) as u64;
-/// Number of tables of deleted prefixes in memory, without those of scans: the current one, the next one, two to which
-/// the state returns after a rejected command, and those that short reads still hold.
+/// Number of tables of deleted prefixes that are in memory at most, in addition to one for each scan: the current
+/// table, the next one, two older ones to which the state returns after a rejected command, and those that short reads
+/// still use, counted as two.
 pub(crate) const OWN_CLEARS_TABLES: u64 = 6;
 /// Memory in bytes of a subscription without queued messages.
 pub const SUBSCRIPTION_BYTES: u64 = 400;
@@ -170,8 +171,8 @@ const SHARE_BYTES: u64 = 100;
 /// Largest memory in bytes of a stream: its fixed fields, a name of the maximum length, and the reservation for its
 /// creator.
 pub(crate) const STREAM_BYTES: u64 = 300 + MAX_NAME_BYTES as u64 + SHARE_BYTES;
-/// Number of members whose memory is counted with a consumer group itself. A group with fewer members gets a new one
-/// even if the memory for stored objects is used up.
+/// Number of members whose memory is counted with a consumer group itself. A group with fewer members accepts a new
+/// member even if the memory for stored objects is used up.
 pub(crate) const FREE_MEMBERS: usize = 4;
 /// Memory in bytes of the entry that states which client address was the last to fetch from a consumer group.
 const FETCHER_BYTES: u64 = 50;
@@ -179,7 +180,7 @@ const FETCHER_BYTES: u64 = 50;
 /// of the maximum length, the reservation for its creator, and the address of the last client that fetched.
 pub(crate) const GROUP_BYTES: u64 =
     600 + 2 * MAX_NAME_BYTES as u64 + FREE_MEMBERS as u64 * MEMBER_BYTES + SHARE_BYTES + FETCHER_BYTES;
-/// Largest memory in bytes of a member of a consumer group, which stores the name twice.
+/// Largest memory in bytes of a member of a consumer group. The group stores the member's name twice.
 pub(crate) const MEMBER_BYTES: u64 = 100 + 2 * MAX_MEMBER_NAME_BYTES as u64;
 /// Maximum memory in bytes that a consumer group needs for each record that waits for an ack or for redelivery, and
 /// for each dead letter.

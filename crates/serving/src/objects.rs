@@ -55,7 +55,8 @@ const REPEAT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct ObjectMemory {
     admission: Arc<Admission>,
-    /// Bytes that requests have added to the state since the last count began.
+    /// Bytes of stored objects that finished requests have added to the state since the last count of the objects
+    /// began.
     finished: AtomicU64,
     counted: Mutex<Counted>,
     fetches: Mutex<Fetches>,
@@ -387,7 +388,8 @@ mod tests {
             Some((room, prepared))
         }
 
-        /// Fetches records without requesting admission. Returns their attempt and their number.
+        /// Fetches records without requesting admission. Returns the number of the delivery, and how many records it
+        /// has.
         fn fetch(&self, who: usize, max_records: u32) -> (Attempt, u64) {
             let delivery = self.groups[who].fetch(&FetchRequest { max_records, ..FetchRequest::default() }).unwrap();
             (delivery.attempt, delivery.record_count())

@@ -1,8 +1,9 @@
 //! Receiving of a channel's frames.
 //!
-//! Owns: the read from the socket, the memory of the frame that is arriving, the wait for the barrier of a read, and
-//! the conditions on which the channel handles its client's next frame. Does not own: the handling of a request
-//! (`handling`), or the boundaries of frames (the decoder of the wire crate).
+//! Owns: the read from the socket, the memory of the frame that is arriving, the wait of a read for its barrier (the
+//! confirmation that this node's state is recent enough), and the conditions on which the channel handles its client's
+//! next frame. Does not own: the handling of a request (`handling`), or the boundaries of frames (the decoder of the
+//! wire crate).
 
 use std::{task::Context, time::Duration};
 
@@ -26,8 +27,9 @@ use crate::{
 const MAX_BARRIER: Duration = Duration::from_secs(600);
 
 impl ChannelTask {
-    /// Returns true if the channel may handle its client's next frame. It may not while the outbox is full, too many
-    /// writes wait, a publish is blocked, or a read barrier is pending.
+    /// Returns true if the channel may handle its client's next frame. Returns false while the outbox is full, too many
+    /// writes wait, a publish waits for a subscriber, or a read waits for the confirmation that this node's state is
+    /// recent enough.
     pub(super) fn listens(&self) -> bool {
         let has_room = self.out.has_room() && !self.writes.is_full();
         self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()

@@ -1,4 +1,5 @@
-//! Handshakes of clients that lose their slot.
+//! Tests of handshakes whose clients lose their slot (one of the limited number for connections without a finished
+//! handshake).
 
 use std::task::{Context, Waker};
 

@@ -146,7 +146,7 @@ struct LongKeyspace {
 struct SlowDisk {
     is_stuck: Mutex<bool>,
     goes_on: Condvar,
-    /// Number of waits that have begun.
+    /// Number of reads that have begun to wait on the simulated disk.
     waits: AtomicUsize,
 }
 

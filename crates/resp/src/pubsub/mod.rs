@@ -66,7 +66,7 @@ const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
 const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 
 /// Number of comparisons of patterns with channels after which a delivery to a client stops and continues in the
-/// client's next turn. So many comparisons take about a millisecond.
+/// client's next turn. This number of comparisons takes about a millisecond.
 const MAX_COMPARISONS: u64 = 1_000_000;
 /// Cost of sending to one subscription, expressed as a number of comparisons. It is added to the comparisons of the
 /// subscription's pattern.

@@ -24,8 +24,8 @@ const MAX_RUN_MESSAGES: u32 = 1024;
 #[derive(Default)]
 pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,
-    /// Deliveries that the client's publishes have caused, and time of its requests, since the client last waited for a
-    /// turn.
+    /// Deliveries that the client's publishes have caused, and time of its requests, since the client last waited for
+    /// other clients of its thread.
     pub(crate) caused: CausedWork,
     /// Subject to which the client published last. Cached because publishers usually stay with one channel.
     last: Option<Subject>,

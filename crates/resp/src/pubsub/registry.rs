@@ -21,7 +21,7 @@ use thalweg_redis::{channels::channel_of, glob};
 /// Maximum number of channels or patterns that are read from the table each time it is locked.
 pub(crate) const PAGE_NAMES: usize = 256;
 /// Number of comparisons after which a publish stops comparing globs with its channel, and counts the remaining globs
-/// as matching. So many comparisons take about a third of a millisecond.
+/// as matching. This number of comparisons takes about a third of a millisecond.
 const MAX_COMPARISONS: u64 = 300_000;
 /// Cost of examining one glob, expressed as a number of comparisons. It is added to the comparisons of the glob's
 /// bytes.

@@ -36,11 +36,11 @@ struct Turns {
     turn_task: TurnTask,
 }
 
-/// State of the task that gives the waiting clients their turns. Each thread has one such task.
+/// State of the task that gives waiting clients their turns to receive messages. Each thread has one such task.
 enum TurnTask {
-    /// The task that gives clients their turns is not running.
+    /// The task that gives clients their turns to receive messages is not running.
     Missing,
-    /// The task gives clients their turns, or was woken to do this.
+    /// The task gives clients their turns to receive messages, or was woken to do this.
     Busy,
     /// The task sleeps until a client waits for messages.
     Idle(Waker),

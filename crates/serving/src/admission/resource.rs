@@ -9,15 +9,16 @@ use crate::limits::{GROUP_BYTES, LEASE_BYTES, OWN_BODY_BYTES, STREAM_BYTES};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Resource {
-    /// Requests whose handler is running, of all clients.
+    /// Requests of clients that are in progress: their handlers are running.
     Requests,
     /// Bytes of request bodies in memory, except for [`OWN_BODY_BYTES`] of each connection.
     BodyBytes,
     /// Bytes of large replies that wait for their clients.
     ReplyBytes,
-    /// Scans and record reads in progress.
+    /// Scans of keys, reads of records, and long reads of Redis clients, while they are in progress.
     Scans,
-    /// Open tails, pushes, watches, waiting reads, and subscribers over HTTP.
+    /// Open tails of streams, pushes of consumer groups, watches of keys or of the cluster, reads that wait for data,
+    /// and subscribers to subjects over HTTP.
     Tails,
     /// Snapshots that are being sent or kept for a client that may resume them.
     Snapshots,
@@ -95,9 +96,10 @@ impl Resource {
         }
     }
 
-    /// Returns true if a connection may use the lower half of the reserve although its address holds more than its
-    /// share. Returns false for resources that outlive a connection, and for connections themselves. A client could
-    /// take ever more of these with new connections, because a new connection holds nothing yet.
+    /// Returns true if a connection may take this resource from the lower half of the reserve (the part of a bound that
+    /// is kept for the clients that hold least), although the connection's address holds more than its share. Returns
+    /// false for resources that outlive a connection, and for connections themselves. A client could take ever more of
+    /// these with new connections, because a new connection holds nothing yet.
     pub(super) const fn is_shared_by_connection(self) -> bool {
         use Resource::*;
         !matches!(

@@ -27,7 +27,8 @@ impl Runtime {
         self.turns.counters().bytes() as usize
     }
 
-    /// Sends bulk output until the bytes of the current round are used up.
+    /// Sends bulk output until the connections may send no more before the runtime polls its sockets (the end of a
+    /// round).
     async fn end_round(&self) {
         let mut seat = self.seat(9);
         seat.turn().await;

@@ -34,7 +34,8 @@ pub enum Gate {
     Open(Revision),
     /// The read fails with this error.
     Failed(ClusterError),
-    /// The read must wait for the barrier that has begun.
+    /// The read must wait for the barrier that has begun: an exchange with a quorum, which confirms that this node's
+    /// state is recent enough.
     Wait,
 }
 
@@ -73,7 +74,8 @@ impl fmt::Debug for ConnectionBarrier {
 }
 
 impl ConnectionBarrier {
-    /// Returns true while a barrier is pending. The connection handles no requests during this time.
+    /// Returns true while a barrier (the exchange with a quorum before reads) is pending. The connection handles no
+    /// requests during this time.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()

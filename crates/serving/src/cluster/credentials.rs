@@ -74,7 +74,7 @@ pub enum CredentialsError {
         /// Path of the file that should contain credentials.
         path: PathBuf,
     },
-    /// The operating system has no random bytes.
+    /// The operating system could not supply random bytes for a new secret or token.
     #[error("the system returned no random bytes")]
     Random,
 }
@@ -260,7 +260,7 @@ impl Credentials {
     }
 }
 
-/// Removes the unfinished files of killed processes. Files that cannot be removed stay.
+/// Removes files of credentials that killed processes have left unfinished. Files that cannot be removed stay.
 fn remove_unfinished(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

@@ -11,7 +11,7 @@ use crate::error::ApiError;
 /// Error of a read, or of an administrator's request, in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    /// The node runs alone.
+    /// The request needs a cluster, but this node runs alone.
     #[error("this node is not part of a cluster: start it with --cluster and --cluster-init, or with --join")]
     NotClustered,
     /// No node leads, as far as this node knows: an election is in progress, or a majority of the voters is
@@ -73,7 +73,7 @@ pub enum ClusterError {
     /// The last voter cannot be removed.
     #[error("the last voter can't be removed: add another one first, or stop the node")]
     LastVoter,
-    /// A member cannot be removed, because the reachable voters among the rest would not be a majority.
+    /// A member cannot be removed, because too few of the remaining voters are reachable to form a majority.
     #[error(
         "after this change {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
          or add one"
@@ -97,7 +97,7 @@ pub enum ClusterError {
     /// Some members did not report the hash of their state at the requested index in time.
     #[error("the digests were not complete in time, because {missing} members did not reach index {index}")]
     DigestTimeout {
-        /// Log index after which the members were to compute the digests.
+        /// Index of the log entry after which the members were to compute the hash of their state.
         index: Index,
         /// Number of members that did not report a hash in time.
         missing: usize,

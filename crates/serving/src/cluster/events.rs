@@ -44,9 +44,9 @@ pub enum Event {
     Suspect(NodeId),
     /// This node has not heard from a member for so long that the member counts as failed.
     Down(NodeId),
-    /// A replica lacks many log entries or bytes.
+    /// A replica lacks more log entries, or more bytes of them, than the configured thresholds permit.
     Lagging(NodeId),
-    /// A replica has not been up to date for a long time.
+    /// A replica has not been up to date for longer than the configured threshold permits.
     Stale(NodeId),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(NodeId),
@@ -101,7 +101,7 @@ impl Event {
     }
 }
 
-/// An event with its position and time.
+/// An event of the cluster, with its sequence number and its time on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterEvent {
     /// Sequence number of the event on this node. The first event has the number 1.
@@ -123,11 +123,12 @@ impl ClusterEvent {
     }
 }
 
-/// Number of events that a follower missed because the log had dropped them.
+/// Number of cluster events that a client missed because this node's log of events had dropped them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed(pub u64);
 
-/// Position in the sequence of events at which a client starts to read.
+/// Position at which a client starts to read events. Also states if the log knows the last event that the client has
+/// seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
     /// Number of the event before the first one that the client gets; 0 begins with the oldest event that is kept.
@@ -158,7 +159,7 @@ impl Default for EventLog {
 }
 
 impl EventLog {
-    /// Appends an event that happened at the time `unix_micros`, and wakes all followers.
+    /// Appends an event that happened at the time `unix_micros`, and wakes all clients that wait for events.
     pub fn push(&self, unix_micros: u64, event: Event) {
         self.append(unix_micros, event, None);
     }
@@ -207,7 +208,8 @@ impl EventLog {
         self.kept().last
     }
 
-    /// Returns all kept events after a sequence number, and the number of events after it that were dropped.
+    /// Returns all kept events with a higher number than `sequence`. Also returns the number of such events that the
+    /// log has dropped.
     #[must_use]
     pub fn after(&self, sequence: u64) -> (Missed, Vec<ClusterEvent>) {
         let kept = self.kept();

@@ -16,7 +16,7 @@ pub struct LeaderWatch {
     leader: Option<NodeId>,
     /// True if this node was the leader when the watch began.
     led: bool,
-    /// Sequence number of the last event that was examined.
+    /// Sequence number of the last event of the cluster that was examined for a change of the leader.
     seen: u64,
     changed: bool,
 }

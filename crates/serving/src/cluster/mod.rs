@@ -44,8 +44,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// Returns true if this node leads the cluster, as far as it knows.
     fn leads(&self) -> bool;
 
-    /// Returns true if this node is the leader and needs the names of its clients' requests, because a member logs
-    /// them.
+    /// Returns true if this node is the leader and needs the names by which log lines identify its clients' requests,
+    /// because a member of the cluster logs these names with the log entries.
     fn names_requests(&self) -> bool {
         false
     }
@@ -97,7 +97,7 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// leader.
     fn transfer(&self, to: Option<NodeId>, deadline: Instant) -> ClusterFuture<NodeId>;
 
-    /// Computes the digests of the state of all reachable members at one index.
+    /// Asks all reachable members for the hash (digest) of their state after one log index, to compare the hashes.
     fn digest(&self, deadline: Instant) -> ClusterFuture<DigestComparison>;
 
     /// Asks all members which versions of the state machine they support.

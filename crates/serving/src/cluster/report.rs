@@ -6,7 +6,7 @@
 pub use thalweg_types::info::{MemberHealth, MemberRole, Removal};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term, printable::one_line};
 
-/// Distance of a replica from the leader.
+/// Distance of a replica's log from that of the leader, in entries and in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
     /// Number of log entries that the replica lacks.
@@ -15,7 +15,7 @@ pub struct Lag {
     pub bytes: u64,
 }
 
-/// Time in milliseconds since an event on the reporting node.
+/// Length of a time in milliseconds: the time since an event on the reporting node, or a limit on such a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ElapsedMillis(pub u64);
 
@@ -224,7 +224,7 @@ pub struct MemberVersion {
     pub known: Result<u16, String>,
 }
 
-/// Digest of one member's state.
+/// Hash (digest) of one member's state, to be compared with those of the other members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberDigest {
     /// Id of the member whose state was hashed.

@@ -16,21 +16,21 @@ use crate::limits::{HANDSHAKE_BYTES, SUBSCRIPTION_BYTES};
 
 const MIB: u64 = 1024 * 1024;
 
-/// Minimum, in bytes, of the bound on kept outcomes of forwarded commands. The largest results of two transactions fit
-/// into it.
+/// Minimum of the limit, in bytes, on the outcomes of forwarded commands that a member of a cluster keeps until the
+/// leader's answers arrive. The largest results of two transactions fit into this many bytes.
 const LEAST_OUTCOME_BYTES: u64 = 32 * MIB;
 /// Minimum number of other nodes for which memory of links is counted, even if the configuration names fewer. A cluster
 /// of three nodes has this many.
 const LEAST_OTHER_NODES: usize = 2;
-/// Memory in bytes of a call to consensus.
+/// Memory in bytes of a client's read, or of a change of the cluster, that waits for consensus.
 const CALL_BYTES: u64 = 1024;
 /// Memory in bytes of a connection from another node that has not sent its hello (the first frame) yet.
 const STRANGER_BYTES: u64 = 4 * 1024;
 
 /// Memory in bytes of the connections to one other node: log entries that are being sent; the next entry, and its
-/// compressed frame; a forwarded command and a batch of messages that are arriving; a snapshot; and all buffers. A
-/// follower holds as many bytes of entries that it receives. Messages of subjects that wait to be sent are not
-/// included.
+/// compressed frame; a forwarded command and a batch of messages that are arriving; a snapshot; and all buffers. On a
+/// follower, the entries that it receives take as many bytes as the entries that a leader sends. Messages of subjects
+/// that wait to be sent are not included.
 const LINK_BYTES: u64 = MAX_PIPELINED_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
@@ -62,8 +62,8 @@ impl Config {
         named.max(LEAST_OTHER_NODES) as u64
     }
 
-    /// Returns the memory that only a member of a cluster needs: a description and the worst case in bytes of each use.
-    /// Empty for a node that runs alone.
+    /// Returns the memory that only a member of a cluster needs: a description of each use of memory, and its worst
+    /// case in bytes. Empty for a node that runs alone.
     pub(super) fn cluster_memory(&self) -> Vec<(String, u64)> {
         if self.cluster.address().is_none() {
             return Vec::new();

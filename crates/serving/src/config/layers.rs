@@ -203,7 +203,8 @@ pub struct Resolved {
     pub(super) sources: Vec<Source>,
     /// Memory of the server, from which the bounds on memory follow.
     pub memory: MemoryBudget,
-    /// Limit on open files; `None` if it permits as many connections as configured.
+    /// Limit on open files because of which the server permits fewer connections than configured. `None` if the limit
+    /// permits all.
     few_files: Option<FewFiles>,
 }
 

@@ -12,8 +12,8 @@ use crate::{
     held_log::HeldLog,
 };
 
-/// Collector of the metrics of the amounts that clients hold. The server's bounds themselves are among the metrics of
-/// HTTP.
+/// Collector of metrics: the amounts that single clients hold of the server's bounded resources, such as connections
+/// and memory. The total amounts and the bounds are among the metrics of HTTP.
 #[derive(Debug)]
 pub struct Shares {
     /// Bounds of the server, and the accounts of its clients.
