@@ -2,8 +2,9 @@
 //!
 //! Clients put small values at a fixed rate before and during the catch-up, so the report shows how much the catch-up
 //! slows them down. All nodes share one disk here, so the load on the disk alone also slows down the puts. A probe of
-//! the disk without any node measures this part: it makes small writes as often as the clients, each with an fsync,
-//! first alone and then beside a thread that writes large blocks at the rate of the goal.
+//! the disk without any node measures the effect of the disk. The probe makes small writes as often as the clients,
+//! each with an fsync: first alone, and then beside a thread that writes large blocks. The thread writes at the goal
+//! for the rate of a catch-up, or as fast as the disk permits if that is slower.
 //!
 //! The time of the catch-up counts from the moment at which the restarted process answers. It excludes the replay of
 //! the process's own log. The report also has the time from the start of the process.

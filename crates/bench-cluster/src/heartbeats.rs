@@ -1,10 +1,10 @@
 //! Heartbeats: bytes that each node of an idle cluster sends, according to the counters of its own links.
 //!
-//! Measured at the default intervals, and at those of row S, a published benchmark: a heartbeat every 5 s, suspect
-//! after 10 s, down after 15 s. Counting begins after [`SETTLING`] heartbeats, because nodes that have just met also
-//! send each other facts about themselves. The counters include all frames with their headers: pings, heartbeats of the
-//! leader, votes, descriptions of nodes, comparisons of states. TCP and IP add 52 to 66 bytes to each packet; row S
-//! does not count these either.
+//! Measured at the default intervals, and at those of a published benchmark of another system's cluster (row S of
+//! docs/performance.md): a heartbeat every 5 s, suspect after 10 s, down after 15 s. Counting begins after [`SETTLING`]
+//! heartbeats, because nodes that have just met also send each other facts about themselves. The counters include all
+//! frames with their headers: pings, heartbeats of the leader, votes, descriptions of nodes, comparisons of states. TCP
+//! and IP add 52 to 66 bytes to each packet; row S does not count these either.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,16 @@ use crate::{
     scenario::{Figures, Scenario},
 };
 
-/// Arguments of `serve` that set the intervals of row S, a published benchmark.
+/// Arguments of `serve` that set the heartbeat intervals with which another system's cluster was measured, in a
+/// published benchmark (row S of docs/performance.md).
 const ROW_S: [&str; 6] = ["--cluster-heartbeat", "5s", "--cluster-suspect-after", "10s", "--cluster-down-after", "15s"];
 /// Number of heartbeat intervals that pass before the bytes are counted.
 const SETTLING: u32 = 12;
-/// Intervals between heartbeats that are measured: the default one, and that of row S, a published benchmark.
+/// Intervals between heartbeats that are measured: the default one, and that of a published benchmark of another
+/// system's cluster (row S of docs/performance.md).
 const INTERVALS: [Duration; 2] = [Duration::from_millis(80), Duration::from_secs(5)];
-/// Results of row S, a published benchmark: number of nodes, and heartbeat bytes of the whole cluster in a minute.
+/// Published results of another system's cluster (row S of docs/performance.md): number of nodes, and heartbeat bytes
+/// of the whole cluster in a minute.
 const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
 
 /// Bytes that all nodes have sent to each other since they started.

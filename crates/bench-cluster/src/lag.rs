@@ -1,11 +1,11 @@
 //! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the
 //! network.
 //!
-//! The table has the same rows as row S, a published benchmark. Relays on the loopback between the nodes delay the
-//! network ([`crate::relay`]); clients are not delayed. The bytes on the links are those of all nodes together, by
-//! their own counters. A sampler asks a follower for the end of its copy of the stream, and then asks the leader. The
-//! stream grows between the two requests. So the figure is too high by the number of records that are appended during
-//! one request.
+//! The table has the same rates and delays as a published benchmark of another system's replication (row S of
+//! docs/performance.md). Relays on the loopback between the nodes delay the network ([`crate::relay`]); clients are not
+//! delayed. The bytes on the links are those of all nodes together, by their own counters. A sampler asks a follower
+//! for the end of its copy of the stream, and then asks the leader. The stream grows between the two requests. So the
+//! figure is too high by the number of records that are appended during one request.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -25,13 +25,14 @@ use crate::{
     stats::median,
 };
 
-/// Results of row S, a published benchmark: the round trip between two nodes, and for each rate in entries per second
-/// the largest lag in entries.
+/// Published results of another system's replication (row S of docs/performance.md): the round trip between two nodes,
+/// and for each rate in entries per second the largest lag in entries.
 const ROW_S: [(Duration, [(u64, f64); 3]); 2] = [
     (Duration::from_millis(1), [(10_000, 50.0), (50_000, 200.0), (100_000, 1000.0)]),
     (Duration::from_millis(50), [(1000, 100.0), (5000, 500.0), (10_000, 2000.0)]),
 ];
-/// Length of a record in bytes. The records of row S, a published benchmark, have 1 KB, too.
+/// Length of a record in bytes, as in the published benchmark of replication lag with which the report compares (row S
+/// of docs/performance.md: 1 KB).
 const RECORD_BYTES: usize = 1024;
 /// Pause between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -48,7 +49,8 @@ struct Lags {
     entries: Vec<f64>,
 }
 
-/// Measures the lag for each network delay and each append rate of the published table.
+/// Measures the lag for each network delay and each append rate of the published benchmark (row S of
+/// docs/performance.md).
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title =

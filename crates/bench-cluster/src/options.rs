@@ -15,7 +15,7 @@ use crate::BenchError;
 pub enum Part {
     /// Puts to the leader, by number of clients.
     Puts,
-    /// Gets on the leader, on a follower and on all nodes together, by level.
+    /// Gets on the leader, on a follower and on all nodes together, by consistency level.
     Gets,
     /// The time from empty directories until three nodes serve.
     Founding,
@@ -34,13 +34,14 @@ pub enum Part {
     CatchUp,
     /// A new node gets the state as a snapshot: rate, memory, and what that costs the clients.
     Snapshot,
-    /// Bytes that an idle node sends a minute, at the default times and at those of a published benchmark.
+    /// Bytes that an idle node sends a minute, at the default heartbeat intervals and at those of a published benchmark
+    /// (row S of docs/performance.md).
     Heartbeats,
     /// SIGKILL of a node: time until the others report it as suspect and as down. Also simulated, for more nodes.
     Detection,
-    /// The puts with and without TLS between the nodes.
+    /// Puts on a cluster with TLS between the nodes and on a cluster without TLS, alternately.
     Tls,
-    /// The puts while one follower has a tenth of a processor, or while its disk stands still repeatedly. As root,
+    /// Puts while one follower has a tenth of a processor, or while its disk repeatedly does not respond. As root,
     /// control groups and loop devices cause this; otherwise the follower's process is stopped repeatedly.
     SlowFollower,
 }
@@ -57,8 +58,8 @@ impl Part {
 pub enum Timing {
     /// The defaults of `serve`.
     Default,
-    /// Times of a published benchmark, row S of docs/performance.md: a heartbeat every 5 s, suspect after 10 s, down
-    /// after 15 s. Founding takes half a minute then.
+    /// Heartbeat and failure-detection times of a published benchmark (row S of docs/performance.md): a heartbeat every
+    /// 5 s, suspect after 10 s, down after 15 s. With these times, founding a cluster takes half a minute.
     RowS,
 }
 
@@ -91,9 +92,9 @@ pub struct ClusterOptions {
     /// Parts of the suite to run.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "puts,gets")]
     pub parts: Vec<Part>,
-    /// Also run the puts of each number of clients once more for each of these kinds while the leader's process is
-    /// recorded, by perf or, for alloc, by its own allocator, and add flame graphs to the report. --html also writes
-    /// them as SVG files beside the page.
+    /// Repeat the puts of each number of clients once for each of these kinds of profile, and add flame graphs of the
+    /// leader's process to the report. perf records the process, or for alloc its own allocator does. --html also
+    /// writes the graphs as SVG files beside the page.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub profile: Vec<ProfileKind>,
     /// Numbers of clients of the puts. Each client has a connection and one request in flight.
@@ -147,7 +148,8 @@ pub struct ClusterOptions {
     /// Time for which the bytes of an idle cluster are counted.
     #[arg(long, default_value = "60s", value_parser = parse_duration)]
     pub idle: Duration,
-    /// Number of nodes that are killed, or fail in the simulation, to measure detection, for each number of nodes.
+    /// Number of failures with which detection is measured for each cluster size: killed nodes, or failures in the
+    /// simulation.
     #[arg(long, default_value_t = 20)]
     pub detections: u32,
     /// Cluster sizes for which detection is simulated, because one machine cannot run them.

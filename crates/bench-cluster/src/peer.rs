@@ -56,7 +56,8 @@ struct Figures {
 }
 
 impl Peer {
-    /// Starts the program with this number of members. Their data is below `dir`.
+    /// Starts the program, which then starts the other system's cluster with this number of members. Their data is
+    /// below `dir`.
     pub(crate) fn start(binary: &Path, dir: &Path, members: usize) -> Result<Self, BenchError> {
         let fail = BenchError::target(binary.display());
         let mut command = Command::new(binary);

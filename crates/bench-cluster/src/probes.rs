@@ -37,8 +37,9 @@ pub(crate) struct Probed {
 }
 
 impl Probed {
-    /// Returns the most puts per second that one client could do. Each put goes from the client to the leader, from
-    /// there to a follower and back. These are three hops of half a round trip each. It also waits for one fsync.
+    /// Returns the most puts per second that one client of a cluster could reach on this machine. A put goes from the
+    /// client to the leader, from the leader to a follower, and back to the leader. These are three hops of half a
+    /// round trip each. The put also waits for one fsync.
     pub(crate) fn allowed_rate(self) -> f64 {
         1e6 / (1.5 * self.round_trip_us + self.fsync_us)
     }

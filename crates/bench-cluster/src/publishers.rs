@@ -47,7 +47,7 @@ const RECORDS_PER_BATCH: u64 = 100;
 const RECORD_BYTES: usize = 1024;
 /// Numbers of batches that each publisher has in flight. The goal applies to the last one.
 const IN_FLIGHT: [usize; 2] = [1, 4];
-/// Number of different batches, which are appended in rotation.
+/// Number of different batches of records, which the publishers append in rotation.
 const BATCHES: u64 = 64;
 /// Retention of the stream in bytes, so that a long run does not fill the disk.
 const KEPT_BYTES: u64 = 256 << 20;
@@ -94,7 +94,7 @@ impl Turn {
     }
 }
 
-/// Numbers of records that the publishers have appended.
+/// Counts of the records that the publishers have appended, and the times of their batches.
 #[derive(Debug, Default)]
 struct Published {
     /// Records that were acknowledged in the measured time, which follows the warm-up.

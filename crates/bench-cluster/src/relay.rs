@@ -20,9 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of blocks that wait in one direction of a connection.
+/// Maximum number of blocks of bytes that wait in the relay for the end of their delay, in one direction of a
+/// connection.
 const MAX_WAITING: usize = 4096;
-/// Maximum number of bytes in a block.
+/// Maximum number of bytes in a block, which the relay reads, delays and passes on as a whole.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// A block of bytes, and the time at which the writer passes it on.

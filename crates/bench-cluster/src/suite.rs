@@ -294,8 +294,8 @@ fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.rate).collect()
 }
 
-/// Results of a published benchmark of three nodes (row A of docs/performance.md): number of clients, and puts per
-/// second. The writes of 50 clients share batches.
+/// Published results of another system's cluster of three nodes (row A of docs/performance.md): number of clients, and
+/// puts per second. The writes of 50 clients share batches.
 const ROW_A: [(usize, f64); 2] = [(1, 311.0), (50, 6186.0)];
 
 /// Returns the checks of those rows of the report that have goals.

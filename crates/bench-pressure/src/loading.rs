@@ -14,7 +14,7 @@ use crate::{
     work::{Keys, STALL_NANOS},
 };
 
-/// Goal: smallest rate under the limit of memory, as a share of the rate without a limit.
+/// Goal: smallest rate of loading under the limit of memory, as a share of the rate without a limit.
 const MIN_SHARE: f64 = 0.5;
 /// Goal: longest time in milliseconds during which a connection gets no reply.
 const MAX_STALL_MS: f64 = STALL_NANOS as f64 / 1e6;

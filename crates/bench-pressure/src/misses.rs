@@ -16,9 +16,9 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Goal: largest share of the gets that read the disk, in percent.
+/// Goal: largest share, in percent, of the gets of absent keys that read the disk.
 const MAX_READS_PERCENT: f64 = 2.0;
-/// Goal: smallest rate under the limit of memory, as a share of the rate without a limit.
+/// Goal: smallest rate of gets under the limit of memory, as a share of the rate without a limit.
 const MIN_SHARE: f64 = 0.9;
 
 /// All runs of gets of absent keys over one protocol, with one limit of memory or without a limit.

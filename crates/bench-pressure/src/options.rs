@@ -20,13 +20,14 @@ use crate::BenchError;
 pub enum Part {
     /// Loading the data over RESP, with and without the limit of memory: rates, stalls of the writers, memory.
     Load,
-    /// Random gets of the data under the limit, beside random reads of the bare disk, and a client that reads resident
-    /// keys.
+    /// Random gets of the data under the limit of memory, compared with random reads of the bare disk. Beside them,
+    /// another client reads keys that stay in memory.
     Gets,
-    /// Gets of absent keys in the range of the data, with and without the limit: the share that reads the disk, and the
-    /// rate.
+    /// Gets of absent keys that lie between the loaded ones, with and without the limit of memory: the share of the
+    /// gets that read the disk, and the rate.
     Misses,
-    /// Many small keys under the limit: loading them, the start after a stop and after a kill, random gets.
+    /// Many small keys under the limit of memory: loading them, the server's start after a stop and after a kill, and
+    /// random gets.
     Keys,
     /// Durable puts for a minute at half of the knee (the highest rate that meets the objective), beside a raw probe of
     /// the disk.
@@ -90,7 +91,8 @@ pub struct PressureOptions {
     /// Memory that the server gets, with its page cache: the limit of its control group. The load generator is outside.
     #[arg(long, default_value = "512MiB", value_parser = parse_bytes, value_name = "BYTES")]
     pub memory: u64,
-    /// Measure without a limit of memory. The titles say so, and no figure is compared with one under the limit.
+    /// Start servers without a limit of memory. The titles of the report state this, and no figure is compared with a
+    /// figure under the limit.
     #[arg(long)]
     pub no_limit: bool,
     /// Bytes of the values of the parts load, gets and misses together; by default four times the memory.

@@ -29,8 +29,8 @@ const VERSION: u32 = 1;
 pub(crate) struct Keys {
     records: Arc<Records>,
     count: u64,
-    /// Distance in keys from each loaded key to the next one, modulo `count`. It is coprime to `count`, so each key is
-    /// loaded once.
+    /// Step between the indices of two keys that are loaded one after the other, modulo `count`. Indices are
+    /// `0..count`. The step is coprime to `count`, so each key is loaded once.
     step: u64,
     /// Number of keys that earlier runs have loaded. This run continues at this position in the order of loading.
     first: u64,
@@ -62,8 +62,8 @@ impl Keys {
     }
 }
 
-/// Returns a step that is coprime to `count` and near `count` times 0.618 (the golden ratio). Multiples of such a step,
-/// modulo `count`, cover the range evenly.
+/// Returns a step for going through `count` keys in a scattered order. It is coprime to `count` and near `count` times
+/// 0.618 (the golden ratio). Multiples of such a step, modulo `count`, cover the range of the keys evenly.
 fn scattering_step(count: u64) -> u64 {
     let mut step = ((count as f64 * 0.618_033_988_75) as u64).max(1);
     while greatest_common_divisor(step, count) != 1 {
@@ -80,7 +80,7 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 /// the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Writes a key. The drawn number is its position in the order of loading.
+    /// Writes a key. The drawn number is the key's position in the order of loading.
     Load,
     /// Writes the key with the drawn number.
     Put,

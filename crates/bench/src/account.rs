@@ -79,8 +79,8 @@ impl Account {
         Stages::of_durable_writes(self.metrics.as_ref()?, label, requests, response_us)
     }
 
-    /// Divides the average time of a publish into stages. See [`Stages::of_publishes`]. `None` if there were no
-    /// publishes, or if the metrics are not known.
+    /// Divides the average time of a publish into stages, such as the queue and the sending to subscribers. See
+    /// [`Stages::of_publishes`]. `None` if there were no publishes, or if the metrics are not known.
     pub(crate) fn publishes(&self, label: &str, end_to_end_us: f64) -> Option<Stages> {
         Stages::of_publishes(self.metrics.as_ref()?, label, end_to_end_us)
     }

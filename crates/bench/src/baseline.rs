@@ -3,9 +3,9 @@
 //! Owns: the file, which is a report with the arguments that repeat its load, and the rule of the check. Does not own:
 //! the load, which is that of the HTTP suite, or the statistics, which are in the crate `lab`.
 //!
-//! Between a baseline and its check the machine may have changed, and no interval covers this. The check therefore has
-//! a tolerance, and fails only if the whole interval lies beyond it. To show a difference that is smaller than the
-//! tolerance, use `thalweg bench compare` with both programs.
+//! Between a baseline and its check the machine may have changed, and the confidence interval of the difference does
+//! not cover this. The check therefore has a tolerance, and fails only if the whole confidence interval lies beyond the
+//! tolerance. To show a difference that is smaller than the tolerance, use `thalweg bench compare` with both programs.
 
 use std::path::PathBuf;
 
@@ -86,7 +86,8 @@ pub fn save(options: &SaveOptions, progress: &mut dyn Progress) -> Result<Report
     Ok(report)
 }
 
-/// Repeats the load of a baseline. Checks that the deciding figure is worse by at most the tolerance.
+/// Repeats the load of a baseline. Checks that the deciding figure is worse by at most the tolerance. This figure is
+/// the rate in a closed loop, and otherwise the 99th percentile of the response time.
 pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let is_share = options.tolerance >= 0.0 && options.tolerance < 100.0;
     require(is_share, "--tolerance", "must be from 0 to below 100")?;

@@ -54,7 +54,7 @@ pub struct GroupsOptions {
     /// Durability level of fetches and acks.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// Rounds with batched acks and rounds with single acks; medians are reported.
+    /// Number of rounds with batched acks, and of rounds with single acks; medians are reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Warm-up rounds before the counted ones, with batched acks and with single acks. Each round begins with a fresh

@@ -1,5 +1,6 @@
 //! Groups of operations that the backends suite measures, one sample at a time. Most of them repeat *row A*, a
-//! published benchmark of another system. The results that its authors published are goals for Thalweg.
+//! published benchmark of another key-value store (see docs/performance.md). The results that its authors published are
+//! goals for Thalweg.
 //!
 //! Owns: for each group, the setup of a store, the operations in the timed part, and the check of the stored content
 //! afterwards. Does not own: the order in which several stores are measured.
@@ -30,7 +31,7 @@ const TRANSACTIONS: u64 = 20;
 /// A group of operations that is measured together. Its parameter sets its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
-    /// Sets made one after the other. The parameter is the number of sets in a sample.
+    /// Writes of single entries, one after the other. The parameter is the number of writes in a sample.
     Writes(u64),
     /// Threads that set entries concurrently. The parameter is the number of threads.
     Writers(u64),
@@ -61,8 +62,9 @@ pub(super) struct Workload {
 }
 
 impl Group {
-    /// Returns the group's name in row A, the published benchmark. Two groups are not in that benchmark and have names
-    /// of their own: reads over a growing amount of data, and reads by a growing number of threads (the sweeps).
+    /// Returns the group's name in a published benchmark of another key-value store (row A of docs/performance.md). Two
+    /// groups are not in that benchmark and have names of their own: reads over a growing amount of data, and reads by
+    /// a growing number of threads (the sweeps).
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
@@ -99,7 +101,8 @@ impl Group {
         }
     }
 
-    /// Returns the group's parameter, such as the number of threads. A sweep varies it.
+    /// Returns the group's parameter, such as the number of threads. It grows from one measurement to the next in a
+    /// sweep (a series of measurements).
     pub(super) const fn parameter(self) -> u64 {
         match self {
             Self::Writes(number)

@@ -1,6 +1,6 @@
 //! The backends suite. It runs the same groups of operations on every storage backend, behind the engine's log and
 //! alone with a sync for each batch. It also has sweeps over data size and number of readers. Most groups are those of
-//! *row A*, a published benchmark of another system.
+//! *row A*, a published benchmark of another key-value store (see docs/performance.md).
 //!
 //! Owns: the choice of groups for each store (`subjects`, `groups`, `cells`), their statistics, tables, plots and
 //! conclusions. The caller can pass other stores to be measured beside the backends (`peers/`).
@@ -65,17 +65,19 @@ pub struct BackendsOptions {
     /// Size of each store's cache in MiB.
     #[arg(long, default_value_t = 64)]
     pub cache_mib: u64,
-    /// Run only these groups of row A, a published benchmark, for example to profile them.
+    /// Run only these groups of operations, by their names in a published benchmark (row A of docs/performance.md), for
+    /// example to profile them.
     #[arg(long, value_delimiter = ',', value_name = "GROUPS", value_parser = group, conflicts_with = "no_groups")]
     pub only: Vec<&'static str>,
-    /// Leave out the groups of row A, a published benchmark, to run the sweeps alone.
+    /// Leave out the groups of a published benchmark (row A of docs/performance.md), to run the sweeps alone.
     #[arg(long)]
     pub no_groups: bool,
-    /// Also measure random reads in stores of 100, 1000, 10000 ... entries, up to this number. The published report
-    /// uses 1000000.
+    /// Also measure random reads in stores of 100, 1000, 10000 ... entries, up to this number. The published benchmark
+    /// (row A of docs/performance.md) uses 1000000.
     #[arg(long, value_name = "ENTRIES")]
     pub sweep_size: Option<u64>,
-    /// Also measure reads by 1, 2, 4, 8 ... threads at once, up to this number. The published report uses 16.
+    /// Also measure reads by 1, 2, 4, 8 ... threads at once, up to this number. The published benchmark (row A of
+    /// docs/performance.md) uses 16.
     #[arg(long, value_name = "THREADS")]
     pub sweep_readers: Option<u64>,
     /// Write plots as SVG files to this directory.
@@ -89,7 +91,8 @@ pub struct BackendsOptions {
     pub seed: u64,
 }
 
-/// Checks that `text` is the name of a group of row A, the published benchmark, and returns it.
+/// Checks that `text` is the name of a group of operations in a published benchmark (row A of docs/performance.md), and
+/// returns the name.
 pub fn group(text: &str) -> Result<&'static str, String> {
     let mut names: Vec<_> = GROUPS.map(Group::name).to_vec();
     names.dedup();
@@ -212,7 +215,8 @@ struct Suite<'a> {
     progress: &'a mut dyn Progress,
 }
 
-/// Groups of operations of row A, the published benchmark, and further groups for Thalweg's goals.
+/// Groups of operations of a published benchmark of another key-value store (row A of docs/performance.md), and further
+/// groups for Thalweg's goals.
 const GROUPS: [Group; 11] = [
     Group::Writes(1000),
     Group::Writers(50),

@@ -73,7 +73,8 @@ const ROWS: [Row; 5] = [
     Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
 ];
 
-/// Goal: multiple of the published rates of row F that Thalweg should reach over TCP.
+/// Goal over TCP: rate of each operation, as a multiple of the rate that another system's authors published for it (row
+/// F of docs/performance.md).
 const TIMES_ROW_F: f64 = 2.0;
 
 impl CacheOptions {

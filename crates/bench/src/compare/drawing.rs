@@ -12,7 +12,8 @@ use crate::{
     stats::median,
 };
 
-/// Draws the change of each figure from A to B with its interval. An interval that contains zero shows no difference.
+/// Draws the relative change of each figure from server A to server B, with its confidence interval. An interval that
+/// contains zero shows no difference. `levels` names the durability levels.
 pub(super) fn changes(levels: &str, rows: &[Row]) -> Plot {
     let has_scenarios = rows.iter().any(|row| row.scenario != rows[0].scenario);
     let percent = |change: f64| 100.0 * change;

@@ -31,7 +31,7 @@ struct ComparedServer {
     outcomes: Vec<Outcome<()>>,
 }
 
-/// Starts or reaches both servers, makes the runs, and compares them.
+/// Starts or reaches both servers, makes the runs, and compares the results of the two servers.
 pub(super) fn run(
     options: &CompareOptions,
     sides: &[Side; 2],

@@ -1,4 +1,5 @@
-//! `thalweg bench compare A B`: a difference between two servers, with an interval and a verdict.
+//! `thalweg bench compare A B`: measures the difference between two servers, and reports it with a confidence interval
+//! and a verdict.
 //!
 //! Owns: the order of the runs, the refusal of different durability levels, and the report. Does not own: the
 //! statistics, which are in the crate `lab`, or the load, which is that of the suites of HTTP, of RESP and of

@@ -1,7 +1,7 @@
 //! Options of `thalweg bench compare`.
 //!
-//! Owns: the options, the meaning of a side's text (a stored report, a program, or an address), and the checks of
-//! options that exclude each other. Does not own: the options of the load (`given`).
+//! Owns: the options, the decision if the text for A or B names a stored report, a program or an address, and the
+//! checks of options that exclude each other. Does not own: the options of the load (`given`).
 
 use std::path::{Path, PathBuf};
 
@@ -63,10 +63,10 @@ pub struct CompareOptions {
     /// Number of pairs of runs, one of A and one of B each. Without it, 12.
     #[arg(long)]
     pub pairs: Option<u32>,
-    /// Additional arguments for the server that A starts.
+    /// Additional arguments for the server of side A, if A is a program.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub arg_a: Vec<String>,
-    /// Additional arguments for the server that B starts.
+    /// Additional arguments for the server of side B, if B is a program.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub arg_b: Vec<String>,
     /// Durability level that puts to B request, if it differs from that of A. Requires --across-durabilities.
@@ -75,7 +75,8 @@ pub struct CompareOptions {
     /// Compare even if the writes of A and B have different durability levels. The titles then state both.
     #[arg(long)]
     pub across_durabilities: bool,
-    /// Exit with code 4 if B is worse in the figure that decides.
+    /// Exit with code 4 if B is worse in the deciding figure: the rate in a closed loop, otherwise the 99th percentile
+    /// of the response time.
     #[arg(long)]
     pub fail_if_worse: bool,
     /// Directory below which started servers keep their data. This decides which disk is measured.

@@ -1,5 +1,6 @@
-//! Compaction tests of *row P*, a published benchmark of another system: small memtables make many tables. Gets, range
-//! reads and disk space are measured before and after a compaction that merges all tables.
+//! Compaction tests of *row P*, a published benchmark of another storage engine (see docs/performance.md): small
+//! memtables make many tables. Gets, range reads and disk space are measured before and after a compaction that merges
+//! all tables.
 //!
 //! As in the published benchmark, no compaction runs before the test requests one: Thalweg's engine gets
 //! [`Compaction::WhenAsked`]. Other stores that have no such option compact by their own schedule. This improves their
@@ -60,8 +61,8 @@ fn open(context: &Context<'_>) -> Result<Box<dyn KvSubject>, BenchError> {
     context.open(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
 }
 
-/// Compares Thalweg's figures of the last round with the figures that another system published for the same tests (row
-/// P).
+/// Compares Thalweg's figures of the last round with the figures that the authors of another storage engine published
+/// for the same compaction tests (row P of docs/performance.md).
 pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     let of =
         |test: Test| results.compacted.iter().find(|compacted| compacted.test == test && compacted.contender == first);

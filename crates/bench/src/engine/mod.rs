@@ -1,5 +1,6 @@
-//! The engine suite: all tests of *row P*, a published benchmark of another system, and further tests for Thalweg's
-//! goals. They measure Thalweg's engine and, with the same code in the same process, other stores (`peers/`).
+//! The engine suite: all tests of *row P*, a published benchmark of another storage engine (see docs/performance.md),
+//! and further tests for Thalweg's goals. The tests measure Thalweg's engine and, with the same code in the same
+//! process, other stores (`peers/`).
 //!
 //! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds. Stores are reached only through
 //! [`KvSubject`]. Within a round the compared stores take turns, one test group after the other. In every second round
@@ -44,7 +45,8 @@ use crate::{
 /// Part of the engine suite to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
-    /// Reads, writes, ranges and mixes of row P, a published benchmark, in memory and flushed to tables.
+    /// Reads, writes, ranges and mixes of a published benchmark of another storage engine (row P of
+    /// docs/performance.md), in memory and flushed to tables.
     #[default]
     Quick,
     /// The tests of quick, then 2 million pairs in random order, stream appends, and compaction.

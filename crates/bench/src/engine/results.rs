@@ -18,13 +18,13 @@ pub struct Test {
     /// Number and size of the test's operations at scale 1, as text for the report. Numbers in braces are multiplied by
     /// the scale of the run.
     pub parameters: &'static str,
-    /// Figures of row P, a published benchmark: the published figure / the figure of the published system on a machine
-    /// like ours. Empty if row P has no such test.
+    /// Figures of a published benchmark of another storage engine (row P of docs/performance.md): the published figure
+    /// / the figure of that engine on a machine like ours. Empty if the benchmark has no such test.
     pub published: &'static str,
 }
 
 impl Test {
-    /// Creates a test of row P, the published benchmark.
+    /// Creates a test from its name, its parameters and the published figures, all as texts for reports.
     pub const fn new(name: &'static str, parameters: &'static str, published: &'static str) -> Self {
         Self { name, parameters, published }
     }
@@ -134,7 +134,8 @@ pub struct CompactionEffect {
     pub contender: String,
     /// Number and size of the store's tables before the compaction.
     pub before: Footprint,
-    /// Number and size of the store's tables after the compaction.
+    /// Figures that the authors of another storage engine published for the same compaction (row P of
+    /// docs/performance.md), as text.
     pub after: Footprint,
     /// Bytes of the keys and values that are not deleted.
     pub alive: u64,

@@ -1,5 +1,5 @@
-//! Workloads for any store: those of *row P*, a published benchmark of another system, and further ones over flushed,
-//! large and missing data.
+//! Workloads for any store: those of *row P*, a published benchmark of another storage engine (see
+//! docs/performance.md), and further ones over flushed, large and missing data.
 //!
 //! Owns: the tests of these workloads, their keys and values, and the comparison of each value that is read. Does not
 //! own: the stores (`subject`, `database`), the timing loop (`timing`), or the tests of compactions (`compaction`).

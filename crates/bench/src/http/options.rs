@@ -60,9 +60,11 @@ pub enum ApiChoice {
 /// Sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// Row H, a published benchmark: one connection at fixed rates, then 1 and 64 connections in a closed loop.
+    /// Load of a published benchmark of another server (row H of docs/performance.md): one connection at fixed rates,
+    /// then 1 and 64 connections in a closed loop.
     RowH,
-    /// 64 connections in a closed loop with values of 100 B, compared with the route that stores nothing.
+    /// 64 connections in a closed loop with values of 100 B, each load compared with requests to the route that stores
+    /// nothing.
     Ratios,
 }
 

@@ -30,9 +30,9 @@ impl Scenario {
     }
 }
 
-/// Returns the scenarios of row H, a published benchmark of another system. That system did not sync its writes, so the
-/// level `interval` is comparable with its figures. The level `disk` is Thalweg's default. Therefore each scenario with
-/// puts runs at both levels.
+/// Returns the scenarios of a published HTTP benchmark of another system (row H of docs/performance.md). That system
+/// did not sync its writes, so the level `interval` is comparable with its figures. The level `disk` is Thalweg's
+/// default. Therefore each scenario with puts runs at both levels.
 fn row_h(load: &HttpLoad) -> Vec<Scenario> {
     let base = HttpLoad { api: ApiChoice::Entity, ..load.clone() };
     let scheduled = |mix: Mix, rate: f64, bytes: usize| HttpLoad {

@@ -60,8 +60,8 @@ impl Purpose {
     }
 }
 
-/// Returns all cells: those of the two tables of row S, a published benchmark, at every durability level, and then the
-/// cells for the checks.
+/// Returns all cells: those of the two tables of a published benchmark of another log (row S of docs/performance.md),
+/// at every durability level, and then the cells for the checks. A cell is a combination of parameters.
 pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
     let mut cells = Vec::new();
     if !options.only_checks {

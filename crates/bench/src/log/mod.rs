@@ -1,10 +1,10 @@
-//! The log suite: the two tables of *row S*, a published benchmark of another system, at every durability level. A raw
-//! probe of the same disk is measured beside them.
+//! The log suite: the two tables of *row S*, a published benchmark of another log (see docs/performance.md), at every
+//! durability level. A raw probe of the same disk is measured beside them.
 //!
 //! Owns: the measured combinations of parameters (`cells`), one round of a measurement (`round`), the results and
-//! checks (`figures`). Row S has processes that append one batch after the other. Here a thread takes the place of each
-//! process, or a task if there are many writers. Probe and log take turns, and the reported ratio is the median of the
-//! rounds' ratios.
+//! checks (`figures`). The published benchmark has processes that append one batch after the other. Here a thread takes
+//! the place of each process, or a task if there are many writers. Probe and log take turns, and the reported ratio is
+//! the median of the rounds' ratios.
 
 mod cells;
 mod figures;

@@ -178,8 +178,8 @@ fn append(
     Ok((began, appended.next))
 }
 
-/// Frees old segments of the log until `over` is true, so that the log does not grow. It releases records as soon as
-/// they are synced. In the engine, the state machine releases records after it has persisted them.
+/// Frees old segments of the log until `over` is true, so that the log does not grow. Here, records are released as
+/// soon as they are synced. In the engine, the state machine releases records after it has persisted them.
 fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
     while !over.load(Ordering::Relaxed) {
         log.release(log.durable());

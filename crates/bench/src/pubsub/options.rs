@@ -117,7 +117,8 @@ pub struct PubsubOptions {
     /// bytes at a position that differs from message to message.
     #[arg(long)]
     pub verify_all: bool,
-    /// Duration of the raw-speed measurements before each run, over the same transport without a server; 0: none.
+    /// Duration of each measurement of the machine's loopback speed before a run, over the same transport without a
+    /// server; 0: none.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub bare: Duration,
     /// Write plots of the percentiles as SVG files to this directory.
@@ -168,10 +169,10 @@ impl PolicyChoice {
 pub enum Preset {
     /// Small and large messages to one and to ten subscriptions in a closed loop, and 2,000 messages/s on a schedule.
     Goals,
-    /// Row F, a published benchmark: 4096 B in batches of 64 from 8 publishers to 10 and 20 subscriptions, and the p99
-    /// at 80 % of the highest rate.
+    /// Load of a published benchmark of another message server (row F of docs/performance.md): 4096 B in batches of 64
+    /// from 8 publishers to 10 and 20 subscriptions, and the p99 at 80 % of the highest rate.
     RowF,
-    /// Row F, a published benchmark, once on a server with each tuning profile.
+    /// The load of row-f, once on a server with each tuning profile.
     Profiles,
     /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections; each connection has a writer task of its own at the
     /// server.
@@ -209,7 +210,8 @@ impl fmt::Display for Channels {
     }
 }
 
-/// Maximum number of channels of the publishers, and of the subscribers.
+/// Maximum number of channels (streams of connections to the server) on which publishers send, and of those on which
+/// subscribers receive. Also the maximum of `--fan-out`.
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {

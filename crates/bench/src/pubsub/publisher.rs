@@ -58,7 +58,8 @@ pub(super) struct PublishChannel {
     /// server accepts bytes, and a request id is free. If a batch was due earlier, the server caused its lateness up to
     /// this time, not the load generator.
     free_since: u64,
-    /// True if all batches are published and acknowledged, and their number is reported.
+    /// True if all batches are published and acknowledged, and the number of their messages is reported to the
+    /// subscribers.
     is_reported: bool,
     pool: Pool,
     delivered: u64,

@@ -26,7 +26,8 @@ use crate::{
     stats::{median, ratio},
 };
 
-/// Figures of the rounds of one scenario, and of the raw-speed measurements before each round.
+/// Figures of the rounds of one scenario, and of the machine's loopback speed, measured without a server before each
+/// round.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     /// Results of the scenario's rounds.

@@ -174,8 +174,9 @@ impl Suite<'_> {
         Ok(rounds)
     }
 
-    /// Returns the bytes per second of a raw stream and of a raw relay, both without a server. The relay has as many
-    /// receivers as the scenario has subscribing connections. NaN if the options turn these measurements off.
+    /// Measures the machine's loopback speed without a server. Returns the bytes per second of a raw stream and of a
+    /// raw relay. The relay has as many receivers as the scenario has subscribing connections. NaN if the options turn
+    /// these measurements off.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64), BenchError> {
         let time = self.options.bare;
         if time.is_zero() {

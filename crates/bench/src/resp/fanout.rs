@@ -51,8 +51,8 @@ enum Publisher {
     Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>>, figures: Option<Figures> },
 }
 
-/// Measures a plan in which this thread publishes the messages. The rate of the result counts deliveries per second.
-/// Its `all_right` counts all deliveries, including those of the warm-up.
+/// Performs a run in which this thread publishes the messages. The rate of the result counts deliveries per second.
+/// `all_right` of the result counts all deliveries, including those of the warm-up.
 pub(super) fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     FanOutRun::open(plan, Publisher::Own(publisher))?.play()
@@ -63,8 +63,9 @@ pub(super) fn external_payload(options: &RespOptions) -> String {
     "x".repeat(options.value_bytes())
 }
 
-/// Runs a plan in which redis-benchmark publishes. `publish` runs redis-benchmark, and returns its figures and the
-/// number of published messages. The result has no figures of redis-benchmark if `publish` did not finish.
+/// Performs a run in which redis-benchmark publishes the messages. `publish` runs redis-benchmark, and returns its
+/// figures and the number of published messages. The result has no figures of redis-benchmark if `publish` did not
+/// finish.
 pub(super) fn run_beside(
     plan: &FanOut<'_>,
     publish: impl FnOnce() -> Result<(Figures, u64), BenchError> + Send + 'static,

@@ -2,8 +2,8 @@
 //! requests become calls of the engine.
 //!
 //! Owns: opening the directory, and performing requests in the form of the native protocol by calls of the engine. Does
-//! not own: the requests and replies themselves. They are those of the native protocol, so that both are checked in the
-//! same way.
+//! not own: the requests and replies themselves. These are those of the native protocol, so the replies of the engine
+//! are checked in the same way as those of a server.
 //!
 //! A write at a level that waits for an fsync is completed by the engine's committer, as for any task of an async
 //! program. In two cases the calling thread commits the write itself, as a blocking caller does: at a lower level, and
@@ -132,7 +132,8 @@ impl Calls for EngineCalls {
     }
 }
 
-/// Result of a fetch from a consumer group: the delivered records, the number of this delivery, and its durability.
+/// Result of a fetch from a consumer group: the delivered records, the number by which an ack refers to this delivery,
+/// and the durability of the delivery.
 #[derive(Default)]
 struct Delivered {
     durability: Durability,

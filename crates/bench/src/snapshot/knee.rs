@@ -28,7 +28,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Rate at which the writers put, and the search that determined it.
 pub(super) struct Load {
-    /// Rate of the writers in puts per second. It is the same in windows with and without a snapshot.
+    /// Rate of the writers in puts per second. It is the same while a snapshot is taken and while none is.
     pub(super) rate: f64,
     /// Highest rate that met the objective, in puts per second. `None` if the user gave the rate.
     pub(super) knee: Option<f64>,

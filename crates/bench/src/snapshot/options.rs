@@ -43,7 +43,7 @@ pub struct SnapshotOptions {
     /// How the writers run: as tasks or as threads.
     #[arg(long, value_enum, default_value_t)]
     pub drive: WriterKind,
-    /// Response-time objective for the writers. Half of the highest rate that meets it is used.
+    /// Response-time objective for the writers. Without --rate, they write at half of the highest rate that meets it.
     #[arg(long, default_value = "p99<5ms", value_parser = Objective::of_times)]
     pub objective: Objective,
     /// Puts per second of all writers. Without it, the benchmark searches for the highest rate that meets the
@@ -53,13 +53,15 @@ pub struct SnapshotOptions {
     /// Durability level of the writers' puts.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// Minimum duration of a window without a snapshot, and duration of each run of the rate search.
+    /// Shortest time for which the writers are measured without a snapshot, and duration of each run of the rate
+    /// search.
     #[arg(long, default_value = "3s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Time for which the writers write before the first round, without being counted. 0: none.
     #[arg(long, default_value = "0s", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Number of rounds, each with a window without and one with a snapshot. All windows of a kind are combined.
+    /// Number of rounds. Each measures the writers once while a snapshot is taken and once without a snapshot; the
+    /// figures of all rounds are combined.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Directory below which the database and the snapshots are created. This decides which disk is measured.

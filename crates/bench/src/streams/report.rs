@@ -10,16 +10,18 @@ use crate::{
     stats::{median_of, ratio},
 };
 
-/// Figures of the rounds of a scenario, and of the raw-speed measurements before each round.
+/// Figures of the rounds of a scenario, with the server's counters and the machine's raw speed for each round.
 #[derive(Debug, Default)]
 pub(super) struct StreamFigures {
     /// Results of the scenario's rounds.
     pub rounds: Rounds<()>,
-    /// Counters of the server, and raw-speed measurements, for each round of the scenario.
+    /// Counters of the server during each round of the scenario, and the raw speed of disk and loopback before each
+    /// round.
     pub beside: Vec<RoundProbes>,
 }
 
-/// Server counters during a round, and raw-speed measurements before it. NaN means that a value is not known.
+/// Server counters during a round, and the raw speed of disk and loopback, measured without a server before the round.
+/// NaN means that a value is not known.
 #[derive(Debug)]
 pub(super) struct RoundProbes {
     /// Number of fsyncs of the server during the round; NaN if the benchmark did not start the server.

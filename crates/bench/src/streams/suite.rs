@@ -65,7 +65,8 @@ pub struct StreamsOptions {
     /// as a server's log does after a while; 0: retain everything.
     #[arg(long, default_value_t = 0)]
     pub retention_mib: u64,
-    /// Duration of each raw-speed measurement before a run, without a server: stream, round trip, disk; 0: none.
+    /// Duration of each measurement of the machine's raw speed before a run, without a server: loopback stream,
+    /// loopback round trip, disk; 0: none.
     #[arg(long, default_value = "300ms", value_parser = parse_duration)]
     pub bare: Duration,
     #[command(flatten)]
@@ -317,8 +318,8 @@ impl Suite<'_> {
         Ok(Validity::Errors(format!("reading back what was acked: {problem}")))
     }
 
-    /// Fills a stream with records for the scenarios with readers, before the measurements. Returns the stream and its
-    /// end.
+    /// Fills a stream with records for the scenarios with readers, before the measurements. Returns the stream and the
+    /// number of its records.
     fn fill(&mut self, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
         let stream = self.create(&StreamConfig::default())?;
         let wanted = self.options.records;
@@ -342,7 +343,7 @@ impl Suite<'_> {
         requests::run(&self.plan(1, 1), work).map(|(outcome, _)| outcome)
     }
 
-    /// Tails a stream (reads it by a subscription) once, from its start to its end.
+    /// Tails a stream (reads it by a subscription) once, from its first record to its last.
     fn tail(&self, payloads: &Arc<Payloads>, (stream, end): (StreamId, u64)) -> Result<Outcome, BenchError> {
         let fail = |message: String| BenchError::subject(&self.server.name(), "tailing")(message);
         let place = &self.place;

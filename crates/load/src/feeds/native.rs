@@ -36,7 +36,8 @@ const MEMBER: &str = "bench";
 /// Maximum number of records that the consumer group may have delivered and not acknowledged. It is high, so that many
 /// connections can fetch at the same time.
 const MAX_PENDING: u32 = 100_000;
-/// Credit of a subscription: messages and bytes that the server may send ahead.
+/// Credit of a subscription: messages and bytes that the server may send before the subscriber has consumed the
+/// previous ones.
 const WINDOW: Permit = Permit { messages: 100_000, bytes: 16 << 20 };
 
 /// Encodes the requests to the stream, consumer group and subject of a run over the native protocol, and decodes the

@@ -35,9 +35,9 @@ pub enum ReadFrom {
 /// A request about the stream, the group or the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedStep {
-    /// Appends a batch of records.
+    /// Appends a batch of records to the stream.
     Append(Append),
-    /// Reads records.
+    /// Reads records of the stream.
     Read {
         /// Position at which the read begins: the offset of the first record to return, or an id that the ids of all
         /// returned records must exceed.
@@ -57,7 +57,8 @@ pub enum FeedStep {
         /// Number of records that the fetch returned.
         records: u64,
     },
-    /// Publishes a batch of messages. The field is the number of the publish, from 0.
+    /// Publishes a batch of messages to the subject. The field is the number of this publish among those of the run,
+    /// from 0.
     Publish(u64),
 }
 

@@ -62,7 +62,8 @@ impl LoadOptions {
         )
     }
 
-    /// Describes the duration and the warm-up of a run in words, for the name of a load in samples.
+    /// Describes the duration and the warm-up of a run in words. Suites add this text to the description of a load that
+    /// they store with its measured values.
     pub fn describe_run(&self) -> String {
         let [duration, warmup] = [self.duration, self.warmup].map(|time| time.as_secs_f64());
         format!("runs of {duration} s after {warmup} s of warm-up")

@@ -67,7 +67,7 @@ impl Head {
 #[derive(Clone, Debug)]
 pub struct Payloads {
     pool: Vec<u8>,
-    /// Number of bytes of the content after the head.
+    /// Length in bytes of the content that follows the head in each payload.
     content: usize,
     seed: u64,
     depth: Depth,

@@ -48,11 +48,11 @@ pub struct CallPlan {
     pub connections: usize,
     /// Number of streams on each connection.
     pub streams: usize,
-    /// Number of requests in progress, over all channels.
+    /// Maximum number of requests in progress at a time, over all channels.
     pub in_flight: usize,
     /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
-    /// Durations, windows, number of threads, and seed.
+    /// Duration, warm-up and windows of the run, number of load threads, and seed of the random content.
     pub load: LoadOptions,
     /// Id of the server's process; `None` if it is not known.
     pub server: Option<u32>,

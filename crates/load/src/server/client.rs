@@ -1,4 +1,5 @@
-//! A connection for single requests. It serves to read the state of a server, and for load that waits for each reply.
+//! A connection to an HTTP server for single requests. Benchmarks use it to read the state of a server, and for load
+//! that waits for each reply.
 
 use std::{
     borrow::Cow,
