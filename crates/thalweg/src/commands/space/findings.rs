@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::report::Report;
 use crate::{render, span::show_span};
 
-/// State of the node to which the examined directory belongs.
+/// State of the node to which the examined directory belongs: running or stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Running,
