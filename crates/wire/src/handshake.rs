@@ -118,9 +118,9 @@ pub struct ServerParameters<'a> {
     pub max_frame_bytes: u32,
     /// Keep-alive interval that the server wants. A client may request a shorter one.
     pub keep_alive: Duration,
-    /// Maximum number of concurrent requests on a channel.
+    /// Maximum number of concurrent requests on a channel (a TCP connection or a QUIC stream).
     pub max_requests: u32,
-    /// Maximum number of subscriptions on a channel.
+    /// Maximum number of subscriptions on a channel (a TCP connection or a QUIC stream).
     pub max_subscriptions: u32,
     /// Durability level of acknowledgements for requests that state no level.
     pub durability: Durability,

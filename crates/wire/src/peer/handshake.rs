@@ -66,7 +66,8 @@ impl<'a> Field<'a> for PeerMagic {
     }
 }
 
-/// 32 bytes: a random number for one use, or a proof.
+/// 32 bytes in a frame of the handshake: a random number for one use, or an HMAC that proves that a node knows the
+/// cluster's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 32]);
 
