@@ -111,7 +111,7 @@ pub struct Agreed {
     pub features: Vec<u16>,
 }
 
-/// Parameters that a server offers.
+/// Limits, identity and features that a server offers to a client in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerParameters<'a> {
     /// Size of the largest frame that the server accepts, in bytes after the header.

@@ -244,9 +244,9 @@ structure! {
 /// Side of a connection that proves that it knows the cluster's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The dialling node.
+    /// The node that has dialled the connection proves that it knows the secret.
     Dialler,
-    /// The accepting node.
+    /// The node that has accepted the connection proves that it knows the secret.
     Acceptor,
 }
 
