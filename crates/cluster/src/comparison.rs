@@ -461,9 +461,10 @@ impl Tasks {
         Ok(())
     }
 
-    /// Asks other members for the digests of all rows that they have computed after the same entries as this node.
-    /// Begins with the newest entry for which digests exist, and goes back to the entry `after` at most. Returns the
-    /// result for the first of these entries for which enough members report digests that agree or differ.
+    /// Asks the members in `asked` for their digests (hashes of all rows of the state) after the entries for which this
+    /// node has a digest, and after the entry `after`. Begins with the newest of these entries, and ignores entries
+    /// before `after`. Returns the result for the first entry at which enough members report a digest to judge the
+    /// states.
     async fn stated_digests(
         &self,
         asked: &BTreeSet<NodeId>,
@@ -497,10 +498,11 @@ fn worst(differing: &BTreeMap<Index, BTreeMap<u64, usize>>, members: usize) -> O
     judged.min_by_key(|(_, difference)| *difference)
 }
 
-/// Returns the members whose states are right, and the evidence for this as words for the log line. `digests` come from
-/// digests of all rows; `agreeing` are the members with equal running hashes of later entries, if a majority has
-/// reported hashes. If both exist, a member must be in both. If too few members have reported a digest, the running
-/// hashes decide alone. Returns the reason as an error if the digests show that no majority agrees.
+/// Returns the members whose states are right, and the evidence for this as words for the log line. `digests` is the
+/// result of comparing the members' digests of all rows. `agreeing` are the members with equal running hashes; it is
+/// empty if no majority has reported hashes. If a majority has equal digests and `agreeing` is not empty, only members
+/// in both groups are returned. If too few members have reported a digest, the running hashes decide alone. Returns the
+/// reason as an error if the digests show that no majority agrees.
 fn choose(digests: StatedDigests, agreeing: BTreeSet<NodeId>) -> Result<(BTreeSet<NodeId>, &'static str), String> {
     match digests {
         StatedDigests::OfMajority(nodes) if agreeing.is_empty() => Ok((nodes, "digests")),

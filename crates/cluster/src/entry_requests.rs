@@ -1,6 +1,7 @@
-//! Debug lines in the node's log that connect applied entries with the names of the clients' requests in them.
+//! Debug lines in the node's log that state the ids of the client requests in each applied entry. The *name* of an
+//! entry is the text with these ids.
 //!
-//! Owns: the leader's decision to keep the names of requests, the questions to another leader for its names, and the
+//! Owns: the leader's decision to keep the names of entries, the questions to another leader for its names, and the
 //! log lines. Does not own: the names that a leader keeps (`EntryNames` of `raft`).
 //!
 //! A node that logs at level `debug` asks the leader for names once a second. A leader keeps names while it logs at
@@ -25,32 +26,35 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Time between two questions to the leader for the names of requests.
+/// Time between two questions of this node to the leader for the ids of the client requests in recent entries.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Time for which a leader continues to collect the names of requests after a member has asked for them.
+/// Time for which a leader continues to collect the ids of client requests after a member has asked for them.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
-/// Names of requests that this node has received from a leader.
+/// Names that this node has received from a leader. The name of an entry is a text with the ids of the client requests
+/// in this entry.
 #[derive(Debug, Default)]
 struct LeaderNames {
-    /// The leader that sent the names, and its term.
+    /// The leader that sent the names (request ids), and its term.
     of: Option<(NodeId, Term)>,
-    /// Number of the last name received from this leader. The leader numbers the names that it collects in order.
+    /// Number of the last name received from this leader. A name is a text with the ids of the client requests in one
+    /// entry. The leader numbers the names that it collects in order.
     number: u64,
-    /// Names of the requests in entries that this node has not applied yet.
+    /// Request ids of entries that this node has not applied yet, each text with the index of its entry.
     waiting: Vec<(Index, String)>,
 }
 
 impl LeaderNames {
-    /// Prepares for names from this leader in this term. Drops all names that came from another leader or term.
+    /// Prepares for request ids (names) from this leader in this term. Drops all names that came from another leader or
+    /// term.
     fn continue_with(&mut self, of: (NodeId, Term)) {
         if self.of != Some(of) {
             *self = Self { of: Some(of), ..Self::default() };
         }
     }
 
-    /// Adds names of requests, each with the index of its entry. The leader numbers names in order; `first` is the
-    /// number of the first one here.
+    /// Adds names: the ids of client requests, each with the index of its entry. The leader numbers names in order;
+    /// `first` is the number of the first element of `names`.
     fn add(&mut self, first: u64, names: Vec<(Index, String)>) {
         let missed = first.saturating_sub(self.number.saturating_add(1));
         if missed > 0 && self.number > 0 {
@@ -60,7 +64,7 @@ impl LeaderNames {
         self.waiting.extend(names);
     }
 
-    /// Removes and returns the names of the entries up to `applied`.
+    /// Removes and returns the names (ids of client requests) that belong to entries up to `applied`.
     fn applied(&mut self, applied: Index) -> Vec<(Index, String)> {
         self.waiting.extract_if(.., |(index, _)| *index <= applied).collect()
     }
@@ -71,7 +75,7 @@ fn logs_requests() -> bool {
 }
 
 impl Tasks {
-    /// Makes consensus collect the names of clients' requests while this node leads and they are needed: a member has
+    /// Makes consensus collect the ids of clients' requests while this node leads and the ids are needed: a member has
     /// asked for them recently, or this node itself logs at level `debug`.
     pub(crate) fn keep_names(&self) {
         let is_asked = self.requests.names_asked.get().is_some_and(|at: Instant| at.elapsed() < WANTED_FOR);
@@ -80,7 +84,8 @@ impl Tasks {
         self.shared.names_requests.store(keeps, Relaxed);
     }
 
-    /// Logs which requests are in which entries, once a second.
+    /// While this node logs at level `debug`, gets the ids of the client requests in recent entries once a second.
+    /// Writes a log line for each of these entries that this node has applied.
     pub(crate) async fn log_requests(self: Rc<Self>) {
         let mut names = LeaderNames::default();
         loop {

@@ -46,7 +46,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 pub(crate) enum Heads {
     /// Frames have full headers: in the handshake, on the channel for subjects, and on connections to earlier versions.
     Long,
-    /// Frames have short headers.
+    /// Frames have short headers of a few bytes: after the handshake, on all other connections.
     Short,
 }
 

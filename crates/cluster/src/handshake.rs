@@ -81,7 +81,7 @@ impl RemovalNotice {
 
 /// Error code with which a member rejects connections and frames of a node that was removed.
 pub(crate) const REMOVED: &str = "removed";
-/// Reason text for the code [`REMOVED`].
+/// Error text for a node that was removed from the cluster, which gets the code [`REMOVED`].
 pub(crate) const WAS_REMOVED: &str = "the node was removed from the cluster; it can only join with a new directory";
 
 impl Credentials {
@@ -114,7 +114,7 @@ pub(crate) const OWN_ADDRESS: &str = "self";
 /// Error code for a second process that has the id of a connected node or of this node.
 pub(crate) const COPY: &str = "copy";
 
-/// Returns the reason text for the code [`COPY`].
+/// Returns the error text for a peer whose node id another running process already has, which gets the code [`COPY`].
 fn copied(hello: &Hello<'_>) -> String {
     format!(
         "another process runs with the id of node {} at {}: a data directory was copied, or is used twice; stop one of \

@@ -393,8 +393,8 @@ impl<'a> ReadReply<'a, String> for DigestText {
     }
 }
 
-/// Reads the reply with the names of requests: the number of the first name, and each name with the index of its log
-/// entry.
+/// Reads the leader's reply to the question for the ids (names) of client requests. Returns the number of the first
+/// name, and each name with the index of its log entry.
 pub(crate) struct NameList;
 
 impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {

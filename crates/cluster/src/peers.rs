@@ -15,7 +15,8 @@ use crate::about::AboutNode;
 /// the progress of another node, the leader computes for how long that node has been behind, with an error of up to
 /// this time.
 const AWAITED_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of ends of its log that the leader stores for each other node: about one minute.
+/// Maximum number of past ends of its log that the leader stores for each other node, to measure for how long that node
+/// is behind. The leader stores at most one a second, so these ends cover about a minute.
 const MAX_AWAITED: usize = 64;
 
 /// Facts that this node knows about one other node, from its signs of life and replies.
@@ -28,11 +29,13 @@ pub(crate) struct PeerFacts {
     /// Number of the description in `about`, the newest that this node has received; `None` if it has received none, or
     /// one without a number.
     pub about_known: Option<u32>,
-    /// Index of the last entry in the other node's log, and index of its last applied entry, as it last reported them.
+    /// Index of the last entry in the other node's log, and index of the last entry that the other node has applied, as
+    /// it last reported them; `None` before the first report.
     pub last: Option<(Index, Index)>,
     /// True if the other node's disk is too full for new data.
     pub lacks_room: bool,
-    /// Time of the node's wall clock, and the local time at which this node received it.
+    /// Time that the other node's wall clock showed when that node last reported it, and the local time at which this
+    /// node received the report; `None` before the first report.
     pub wall: Option<(SpaceTime, Instant)>,
     /// Milliseconds by which the node's wall clock was ahead of the local one when the node last reported it.
     pub clock_ahead_millis: Option<i64>,

@@ -24,7 +24,8 @@ use tokio::{
 
 use crate::types::Types;
 
-/// Minimum size in bytes of an append before which the consensus thread lets its other tasks run.
+/// Size in bytes of an append from which on a node lets other work run first. The leader lets the other tasks of its
+/// consensus thread run, and a follower that is far behind lets other threads run.
 pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
 /// Maximum bytes of old entries in flight to a follower, for a round trip of zero. Longer round trips raise this limit.
 const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;

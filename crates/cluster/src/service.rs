@@ -74,7 +74,7 @@ const MIN_ANSWER: Duration = Duration::from_secs(3);
 /// connect, before the other one replaces it.
 const MAX_MISSED_SIGNS: u32 = 4;
 
-/// Maximum number of characters of the names of requests in one log line.
+/// Maximum number of characters in one log line that the ids of client requests take.
 const MAX_PRINTED: usize = 4096;
 
 /// An error with which this node replies to a request of another node.
@@ -99,8 +99,8 @@ impl Refusal {
     }
 }
 
-/// Returns the names of clients' requests without control characters, for a log line. The sending node has already
-/// escaped and shortened them; this makes sure that even wrong names cannot break the line.
+/// Returns the ids of clients' requests (`names`) without control characters, for a log line. The sending node has
+/// already escaped and shortened them; this makes sure that even wrong ids cannot break the line.
 pub(crate) fn printable(names: &str) -> String {
     names.chars().filter(|char| !char.is_control()).take(MAX_PRINTED).collect()
 }
@@ -183,7 +183,7 @@ pub(crate) struct Requests {
     pub data: Data,
     pub about: RefCell<AboutNode>,
     pub receiving: Receiving,
-    /// Time at which a member last asked for the names of requests.
+    /// Time at which a member last asked this node for the ids of client requests; `None` if none has asked.
     pub names_asked: Cell<Option<Instant>>,
     /// Nodes that were removed while this node runs. This node ends their connections and refuses their frames.
     pub removed: watch::Sender<BTreeSet<NodeId>>,

@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub mesh: Mesh,
     pub counters: LinkCounters,
     pub calls: Calls,
-    /// True while this node leads and collects the names of its clients' requests, which members write to their logs.
+    /// True while this node leads and collects the ids of its clients' requests, which members write to their logs.
     pub names_requests: AtomicBool,
     /// Addresses at which this node serves clients.
     pub serves: watch::Sender<NodeAddresses>,

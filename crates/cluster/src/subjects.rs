@@ -115,7 +115,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mesh {
-    /// Creates an exchange. It carries no messages until [`start`](Self::start) is called.
+    /// Creates the exchange of messages between this node and all others. It carries no messages until
+    /// [`start`](Self::start) is called.
     pub(crate) fn new(credentials: Credentials, stop: watch::Receiver<bool>) -> Self {
         let (accepted, receiver) = mpsc::channel(MAX_ACCEPTED);
         let (places, of_thread) = watch::channel(PeerAddresses::new());

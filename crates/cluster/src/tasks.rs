@@ -55,11 +55,11 @@ const FLOOR_GRACE: Duration = Duration::from_secs(60);
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Interval between attempts to join, to promote learners, or to correct this node's address.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);
-/// Number of consecutive failed attempts to join or to found after which the node logs a warning. The first attempts
-/// often fail, because this node still creates the cluster, or because the other nodes still start.
+/// Number of consecutive failed attempts to join or to found a cluster, after which the node logs a warning. The first
+/// attempts often fail, because this node still creates the cluster, or because the other nodes still start.
 const COMPLAIN_AFTER: u32 = 7;
-/// Interval at which the warning about failed attempts to join or to found is repeated. The reason can have changed,
-/// and the first warning may be far back in the log.
+/// Interval at which the warning about failed attempts to join or to found a cluster is repeated. The reason for the
+/// failures can have changed, and the first warning may be far back in the log.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Maximum time of a membership change that this node requests without an operator.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);

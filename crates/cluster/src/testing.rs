@@ -60,7 +60,8 @@ impl Service for Scripted {
     }
 }
 
-/// A running server. Its tasks end with the test's runtime.
+/// A node's listener that runs in a test and serves requests as the test specifies. Its tasks end with the test's
+/// runtime.
 pub(crate) struct Server {
     pub address: SocketAddr,
     pub service: Rc<Scripted>,

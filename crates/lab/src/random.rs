@@ -148,7 +148,7 @@ impl Zipf {
     }
 }
 
-/// The function `x^-exponent`.
+/// The function `x^-exponent`, to which the probabilities of a Zipf distribution are proportional.
 #[derive(Clone, Copy, Debug)]
 struct PowerLaw {
     /// One minus the exponent of the function; not 0.

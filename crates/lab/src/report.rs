@@ -151,11 +151,11 @@ pub enum Cell {
 /// Tables, checks and notes from one step of a suite, which the suite then adds to its report.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Tables that this step has measured.
+    /// Tables of the figures that this step of the suite has measured.
     pub tables: Vec<Table>,
-    /// Comparisons of this step's figures with their required values.
+    /// Comparisons of figures from this step of the suite with their required values.
     pub checks: Vec<Check>,
-    /// Remarks about this step's figures.
+    /// Remarks about the figures from this step of the suite.
     pub notes: Vec<String>,
 }
 

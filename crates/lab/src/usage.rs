@@ -138,7 +138,7 @@ pub fn resident_bytes(whose: MeasuredProcess) -> Option<u64> {
     field(&format!("{}/status", whose.dir()), "VmRSS:").map(|kib| kib * 1024)
 }
 
-/// Returns the current memory of a process that belongs to no file, such as its heap, in bytes.
+/// Returns how many bytes of a process's current memory belong to no file, such as the bytes of its heap.
 pub fn anonymous_bytes(whose: MeasuredProcess) -> Option<u64> {
     field(&format!("{}/status", whose.dir()), "RssAnon:").map(|kib| kib * 1024)
 }

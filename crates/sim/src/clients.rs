@@ -41,7 +41,8 @@ pub(crate) struct Client {
     target: ProcessId,
     /// Node to which the client sends all requests; `None` if it looks for the leader.
     only: Option<ProcessId>,
-    /// Values of the keys that the client saw last. Its next conditional write expects these values.
+    /// Last value that the client has seen of each key; `None` for a key that did not exist. The client's next
+    /// conditional write expects these values.
     seen: BTreeMap<Key, Option<u64>>,
     /// Highest revision that the client has seen.
     revision: u64,
@@ -63,8 +64,8 @@ pub(crate) struct Client {
 
 struct HeldLease {
     id: u64,
-    /// True if the client has extended this lease. It extends a lease only once, because the oracle cannot distinguish
-    /// two equal commands.
+    /// True if the client has already extended the lease that it holds. It extends a lease only once, because the
+    /// oracle cannot distinguish two equal commands.
     was_kept: bool,
 }
 

@@ -71,7 +71,7 @@ struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, Rc<NodeParts>>>,
     /// Ids of the nodes that have not been removed.
     present: RefCell<Vec<ProcessId>>,
-    /// Member without a vote; `None` in half of the seeds.
+    /// Member without a vote; `None` if all members vote, as in half of the seeds.
     learner: Cell<Option<ProcessId>>,
     /// True while a new node is joining in place of another one.
     is_replacing: Cell<bool>,

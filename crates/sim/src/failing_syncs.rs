@@ -31,7 +31,8 @@ enum Repeat {
 pub struct FailingSyncs {
     /// Part of the paths of the files whose fsyncs fail; empty for all files.
     path: &'static str,
-    /// Position of the first failing fsync among the fsyncs of these files after the fault begins, counted from 1.
+    /// Number of the first fsync that fails, counted from 1 among the fsyncs of the affected files after the fault
+    /// begins.
     nth: u64,
     repeat: Repeat,
     /// True if an fsync that fails has still written some of the sectors to the disk.

@@ -56,7 +56,8 @@ pub enum Action {
     Append {
         /// Payload of the appended record.
         record: u64,
-        /// Producer and sequence number. The state machine recognises a repeated append by them.
+        /// Producer and sequence number, by which the state machine recognises a repeated append; `None` for an append
+        /// without a producer.
         stamp: Option<(u64, u64)>,
     },
     /// Grants a lease.
@@ -66,7 +67,7 @@ pub enum Action {
         /// Time for which the lease lives.
         ttl: Duration,
     },
-    /// Extends a lease: from now on it lives for its full time to live again.
+    /// Extends a lease: its full time to live begins again now.
     Keep {
         /// Id of the lease to extend.
         lease: u64,
@@ -111,14 +112,14 @@ pub enum Action {
     },
     /// Acks records of one delivery attempt.
     Ack {
-        /// Number of the delivery attempt: the fetch that delivered the records returned it.
+        /// Number of the attempt to deliver the records. The answer to the fetch that delivered them contains it.
         attempt: u64,
         /// Offsets of the records to ack, ascending.
         offsets: Vec<u64>,
     },
     /// Returns records of one delivery attempt to the group (a nack).
     Nack {
-        /// Number of the delivery attempt: the fetch that delivered the records returned it.
+        /// Number of the attempt to deliver the records. The answer to the fetch that delivered them contains it.
         attempt: u64,
         /// Offsets of the returned records, ascending.
         offsets: Vec<u64>,
@@ -228,7 +229,7 @@ impl History {
         self.0.borrow_mut().operations[id].end = End::Rejected;
     }
 
-    /// Takes the operations, in the order of their beginnings.
+    /// Takes all operations out of the history, in the order in which they began.
     #[must_use]
     pub fn take(&self) -> Vec<Operation> {
         std::mem::take(&mut self.0.borrow_mut().operations)

@@ -112,8 +112,8 @@ struct Content {
 #[derive(Clone, Copy, Debug)]
 struct Committed {
     term: Term,
-    /// Term of the vote of the first node that applied the entry. The entry was committed in this term or an earlier
-    /// one.
+    /// Term of the vote that the first node to apply the entry held at that time. The entry was committed in this term
+    /// or an earlier one.
     seen_in: Term,
 }
 

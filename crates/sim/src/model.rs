@@ -31,7 +31,8 @@ pub struct Model {
     /// Time to live of each lease, and the end of the lease by the members' common clock (space time).
     leases: BTreeMap<u64, (std::time::Duration, SpaceTime)>,
     stream: Vec<u64>,
-    /// Offsets of each producer's appends, by their sequence numbers.
+    /// Offsets of the appends of each producer. The index of an offset in its list is the sequence number of the
+    /// append.
     producers: BTreeMap<u64, Vec<u64>>,
     group: Group,
     /// Revision of the last change that the model has carried out.

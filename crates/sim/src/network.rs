@@ -146,7 +146,8 @@ impl Network {
         self.0.learner.set(learner);
     }
 
-    /// Connects a node that has started. All connections to it are new.
+    /// Connects a node that has started. Forgets the state that belongs to earlier runs of the node: the exchanged
+    /// pings, and the requests that were forwarded to it.
     pub fn connect(&self, node: ProcessId, consensus: SimConsensus, snapshots: Rc<dyn Snapshots>) {
         self.0.hearings.borrow_mut().retain(|(from, to), _| *from != node && *to != node);
         self.0.requests.borrow_mut().retain(|(leader, _), _| *leader != node);

@@ -19,8 +19,8 @@ use crate::{
 
 /// Range of the time between a leader's reads and its proposal of a command that depends on these reads.
 const FORMING: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(100);
-/// About one in this number of plain writes that a leader gets is proposed for the leader's present term only: if the
-/// leadership changes first, the write fails. The database's own maintenance proposes its commands in the same way.
+/// Mean number of plain writes of which a leader proposes one for its present term only: if the leadership changes
+/// first, that write fails. The database's own maintenance proposes its commands in the same way.
 const FORMED: u64 = 8;
 
 /// Result of a request from the client's point of view.

@@ -37,7 +37,8 @@ pub(crate) const NOT_INSTALLED: &str = "does not install a snapshot";
 /// Range of the time that a node's disk takes to read or write a chunk of a snapshot.
 const CHUNK_TIME: std::ops::Range<Duration> = Duration::from_micros(50)..Duration::from_micros(500);
 
-/// A snapshot with its identity, and the time of its last chunk.
+/// A snapshot that is kept after its transfer was interrupted, with its id. `at` is the virtual time at which the
+/// transfer last read a chunk; before the first chunk, the time at which the snapshot was taken.
 struct KeptSnapshot {
     id: SnapshotId,
     snapshot: Snapshot,

@@ -71,8 +71,8 @@ struct Inner {
     revision: u64,
     /// Number of records in the longest stream of any node.
     stream_end: u64,
-    /// Commands that are valid only in one term of the leader, each with this term. An entry with such a command must
-    /// have it.
+    /// Commands that are valid only in one term of the leader, each with this term. Every entry that contains such a
+    /// command must have the command's term.
     required: BTreeMap<Bytes, u64>,
     /// Number of voters that the cluster has at its start.
     voters: usize,
@@ -196,7 +196,7 @@ impl Truth {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))
     }
 
-    /// Records by how many microseconds the wall clock of a node is ahead.
+    /// Records by how many microseconds the wall clock of a node is ahead of true time.
     pub fn clock_error(&self, node: ProcessId, micros: i64) {
         let mut inner = self.inner();
         let most = inner.clock_errors.entry(node).or_default();

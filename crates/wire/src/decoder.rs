@@ -26,8 +26,8 @@ pub const READ_BYTES: usize = 64 * 1024;
 /// copied while it arrives.
 const AHEAD_BYTES: usize = 16 * READ_BYTES;
 
-/// Error after which the channel cannot continue. The caller closes the channel. If the peer still reads, the caller
-/// sends a goodbye first.
+/// Error after which no further frame can be read from a channel (a TCP connection or a QUIC stream). The caller closes
+/// the channel. If the peer still reads, the caller sends a goodbye first.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The frame is larger than the agreed limit.
@@ -37,7 +37,7 @@ pub enum FrameError {
         got: u32,
         /// Maximum number of bytes after the header that this side accepts.
         max: u32,
-        /// Kind of the frame.
+        /// Number of the oversized frame's kind.
         kind: u16,
         /// Id of the oversized frame. Before the goodbye, the caller may answer this request with `frame_too_large`.
         id: u32,
@@ -214,8 +214,9 @@ impl Decoder {
         self.buffer()
     }
 
-    /// Removes the buffer from a decoder to save memory, while its channel waits for the peer. Returns the buffer for
-    /// reuse; `None` if it contains a part of a frame, which stays, or if it has become large and was dropped.
+    /// Removes the buffer from a decoder to save memory, while the decoder's channel (a TCP connection or a QUIC
+    /// stream) waits for the peer. Returns the buffer for reuse; `None` if it contains a part of a frame, which stays,
+    /// or if it has become large and was dropped.
     pub fn release(&mut self) -> Option<BytesMut> {
         if self.pending_bytes() > 0 {
             return None;

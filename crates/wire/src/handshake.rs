@@ -111,16 +111,16 @@ pub struct Agreed {
     pub features: Vec<u16>,
 }
 
-/// Parameters that a server offers.
+/// Limits, identity and features that a server offers to a client in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerParameters<'a> {
     /// Size of the largest frame that the server accepts, in bytes after the header.
     pub max_frame_bytes: u32,
     /// Keep-alive interval that the server wants. A client may request a shorter one.
     pub keep_alive: Duration,
-    /// Maximum number of concurrent requests on a channel.
+    /// Maximum number of concurrent requests on a channel (a TCP connection or a QUIC stream).
     pub max_requests: u32,
-    /// Maximum number of subscriptions on a channel.
+    /// Maximum number of subscriptions on a channel (a TCP connection or a QUIC stream).
     pub max_subscriptions: u32,
     /// Durability level of acknowledgements for requests that state no level.
     pub durability: Durability,

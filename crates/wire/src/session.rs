@@ -1,4 +1,5 @@
-//! The client's state of a channel: it matches replies to requests, and pushes to subscriptions.
+//! The client's state of a channel (a TCP connection or a QUIC stream): it matches replies to requests, and pushes to
+//! subscriptions.
 //!
 //! Owns: the ids, the table of requests and subscriptions in progress, and the receivers' credit. Does not own: the
 //! handling of replies, retries, or sockets. The caller handles a reply by means of its own `T`, such as a waker or the
@@ -18,16 +19,17 @@ use crate::{
     frames::{Credit, Kind, Permit, Role},
 };
 
-/// Error returned when a channel already has its maximum number of requests or subscriptions.
+/// Error returned when a channel (a TCP connection or a QUIC stream) already has its maximum number of requests or
+/// subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionFull {
-    /// The channel has as many requests in progress as the server accepts.
+    /// The channel has as many requests in progress as the server accepts on one TCP connection or QUIC stream.
     #[error("{limit} requests are in progress on this channel: wait for one to finish, or open another channel")]
     Requests {
         /// Maximum number of requests in progress that the server accepts.
         limit: usize,
     },
-    /// The channel has as many subscriptions as the server accepts.
+    /// The channel has as many subscriptions as the server accepts on one TCP connection or QUIC stream.
     #[error("there are {limit} subscriptions on this channel: end one, or open another channel")]
     Subscriptions {
         /// Maximum number of subscriptions that the server accepts.
@@ -45,7 +47,8 @@ impl Classified for SessionFull {
     }
 }
 
-/// Error returned when the server violates the protocol. The channel is unusable afterwards.
+/// Error returned when the server violates the protocol. The channel (a TCP connection or a QUIC stream) is unusable
+/// afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// No request or subscription in progress has the frame's id, or the kind of the frame does not fit the request.
@@ -105,7 +108,8 @@ enum Slot<T> {
     Subscription(T, ReceiveCredit),
 }
 
-/// Table of the requests and subscriptions in progress on a channel. It finds the receiver of each frame that arrives.
+/// Table of the requests and subscriptions in progress on a channel (a TCP connection or a QUIC stream). It finds the
+/// receiver of each frame that arrives.
 #[derive(Debug)]
 pub struct Session<T> {
     /// Slots of requests and subscriptions by id: the first slot has id 1.
@@ -210,7 +214,7 @@ impl<T> Session<T> {
     }
 
     /// Returns the receivers of all requests and subscriptions in progress, with their ids. The client uses this after
-    /// it has lost the channel.
+    /// it has lost the channel (a TCP connection or a QUIC stream).
     pub fn into_waiters(self) -> impl Iterator<Item = (u32, T)> {
         (1..).zip(self.slots).filter_map(|(id, slot)| match slot {
             Slot::Free { .. } => None,

@@ -98,8 +98,8 @@ impl Outbound {
         }
     }
 
-    /// Waits until the other node has an address and accepts messages. Drops its messages in the meantime. Returns
-    /// `None` when it is no longer a member.
+    /// Waits until the other node has an address and accepts messages. In the meantime drops the messages that are
+    /// queued for that node. Returns `None` when that node is no longer a member.
     async fn open_place(&mut self) -> Option<PeerAddress> {
         loop {
             let place = self.place.borrow_and_update().clone();

@@ -142,7 +142,8 @@ impl PlayedNode {
         stream
     }
 
-    /// Opens the connection on which this node sends, and hands it over like the listener does.
+    /// Opens the connection on which this played node sends, and hands it over to the tested node like the listener
+    /// does.
     async fn dial(&self, tested: &Tested) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();

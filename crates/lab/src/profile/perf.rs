@@ -33,8 +33,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Shell command that perf starts when it has begun to record. It creates the file that its argument names, and then
 /// sleeps until perf ends it.
 const TELL: &str = "echo begun > \"$0\" && exec sleep 86400";
-/// Maximum number of attempts to begin. perf ends without a message if a thread of the process ends while perf attaches
-/// to the process.
+/// Maximum number of attempts to begin a recording. perf ends without a message if a thread of the recorded process
+/// ends while perf attaches to this process.
 const ATTEMPTS: usize = 20;
 /// Longest wait for perf to write its file after perf was told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);

@@ -17,7 +17,7 @@ use crate::{
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
 impl Cluster {
-    /// Makes fsyncs of a node fail.
+    /// Begins the fault of failing fsyncs on a node. Draws at random which of its fsyncs fail.
     pub(super) fn fail_syncs(&self, id: ProcessId) {
         let failing = FailingSyncs::random();
         record(id, failing.to_string());

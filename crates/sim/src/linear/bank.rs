@@ -66,9 +66,9 @@ pub struct Change {
 /// Reason why [`check`] finds that no serial order explains the clients' answers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BankViolation {
-    /// The stream contains a number that belongs to no change, or contains a number twice.
+    /// The stream contains a number that no change in the history has, or contains a number twice.
     Stray {
-        /// Number that belongs to no change, or that the stream contains twice.
+        /// Number in the stream that no change in the history has, or that occurs twice in the stream.
         id: u64,
     },
     /// An acknowledged change is missing from the stream, or its number is at another offset than the answer says.
@@ -81,19 +81,20 @@ pub enum BankViolation {
         /// Number of the change whose revision is too low.
         id: u64,
     },
-    /// The change happened although the balances were not those that it expected.
+    /// A transaction changed the balances although they were not those that it expected.
     Expectation {
         /// Number of the change that should not have happened.
         id: u64,
     },
-    /// The answer to the change contains balances that differ from those after the change.
+    /// The answer to a transaction states other balances than the accounts have after the transaction's change.
     Outcome {
         /// Number of the change with the wrong answer.
         id: u64,
     },
-    /// The change precedes another change that had ended before this one began.
+    /// The order of two changes in the stream contradicts real time: the second change had ended before the first one
+    /// began.
     RealTime {
-        /// Number of the change that comes too early in the order.
+        /// Number of the second change, which comes too late in the stream.
         id: u64,
     },
     /// The read saw balances that no state in its time span had. Or a rejected transaction reports an expected balance
@@ -209,7 +210,8 @@ fn replay(opening: &[i64], placed: &[OrderedChange<'_>]) -> Result<Vec<Vec<i64>>
     Ok(states)
 }
 
-/// Checks that no change follows one that began after its end.
+/// Checks the order of the changes against real time: a change must not have ended before a change that precedes it in
+/// the stream began.
 fn check_real_time(placed: &[OrderedChange<'_>]) -> Result<(), BankViolation> {
     let mut latest_begin = 0;
     for change in placed {

@@ -219,9 +219,9 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
 }
 
 /// Returns the LSN at which the next increment must begin, so that no entry is missing between the backups of a
-/// directory; `None` if the directory has no full backup. Normally this is the end of the newest backup. There is one
-/// exception: the newest backup is a full one, and no increment contains the entries between the backup before it and
-/// this full backup. Then it is the end of the backup before it.
+/// directory; `None` if the directory has no full backup. Normally this is the end of the newest backup. If the newest
+/// backup is a full one, and no increment contains the entries directly before its end, the next increment begins
+/// earlier: at the end of the backup before the full one.
 fn next_increment(there: &[(PathBuf, SnapshotInfo)]) -> Option<Lsn> {
     let fulls = there.iter().filter(|(_, info)| info.kind == PartKind::Full);
     let full = fulls.map(|(_, info)| info.applied.lsn).max()?;

@@ -340,9 +340,9 @@ fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
     finish(settled, json, format!("{records}, durability {level}"))
 }
 
-/// Prints the outcome of an ack, a nack or an extension. `done` describes it. If all records were acked, nacked or
-/// extended, prints `ok` and `done`. Some may have been acked or nacked before, or their deadline may have passed. In
-/// this case returns a failure that names these records and includes `done`.
+/// Prints the outcome of an ack, a nack or an extension. `done` describes it. If the server acked, nacked or extended
+/// everything that the user named, prints `ok` and `done`. Otherwise returns a failure that names the remaining records
+/// and includes `done`: these records were acked or nacked before, or their deadline has passed.
 fn finish(outcome: &Value, json: bool, done: String) -> Result<(), Failure> {
     let lapsed = outcome["lapsed"].as_array().map_or(&[][..], Vec::as_slice);
     if json {

@@ -148,7 +148,7 @@ impl Session {
     }
 }
 
-/// End of the download of a snapshot.
+/// Result of the attempts to download one snapshot: downloaded completely, or lost.
 enum DownloadEnd {
     Whole,
     /// The connection broke, and the download of this snapshot cannot be resumed.

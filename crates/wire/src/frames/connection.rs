@@ -62,9 +62,11 @@ structure! {
         /// Keep-alive interval in milliseconds. Either side sends something at least this often, and treats the peer
         /// as gone after three times as much silence.
         keep_alive_millis: u32,
-        /// Maximum number of concurrent requests on one channel; the server rejects further ones as `overloaded`.
+        /// Maximum number of concurrent requests on one channel (a TCP connection or a QUIC stream); the server rejects
+        /// further ones as `overloaded`.
         max_requests: u32,
-        /// Maximum number of subscriptions on one channel; the server rejects further ones.
+        /// Maximum number of subscriptions on one channel (a TCP connection or a QUIC stream); the server rejects
+        /// further ones.
         max_subscriptions: u32,
         /// Durability level that an acknowledgement has if its request states no level.
         durability: Durability,

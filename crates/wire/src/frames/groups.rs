@@ -88,7 +88,7 @@ structure! {
     DeliveryPart<'a> as "delivery part" {
         /// Number of times that the records were delivered, including this delivery.
         deliveries: u32,
-        /// These records in the order of their offsets, as runs of records that were appended together.
+        /// Records of this part in the order of their offsets, as runs of records that were appended together.
         runs: List<'a, RecordRun<'a>>,
     }
 }

@@ -219,7 +219,7 @@ structure! {
         revision: Revision,
         /// Cursor with which to request the next page; empty after the last page.
         cursor: &'a [u8],
-        /// Pairs in the requested direction.
+        /// Pairs of the page, in the requested key order.
         pairs: List<'a, Pair<'a>>,
     }
 }

@@ -41,7 +41,8 @@ use crate::{
 /// Kinds reserved for authentication, which is not implemented: `auth` and its answer.
 pub const RESERVED_KINDS: [(u16, &str); 2] = [(0x0006, "auth"), (0x0007, "auth answer")];
 
-/// Error returned when a frame cannot be decoded. The channel stays usable, because the frame's end and id are known.
+/// Error returned when a frame cannot be decoded. The channel (a TCP connection or a QUIC stream) stays usable, because
+/// the frame's end and id are known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// This version of the protocol does not know the frame's kind.
@@ -53,7 +54,7 @@ pub enum DecodeError {
     /// The frame has a kind that only the other side may send.
     #[error("only the other side sends a {} frame", kind.name())]
     WrongDirection {
-        /// Kind of the frame.
+        /// Kind of the received frame, which only the other side may send.
         kind: Kind,
     },
     /// The frame has an optional field that the receiver must understand, but this version does not know the field.
@@ -98,7 +99,7 @@ pub enum Sender {
     Both,
 }
 
-/// Role of a kind of frame in the exchange of requests and replies on a channel.
+/// Role of a kind of frame in the exchange of requests and replies between a client and a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The frame is about the connection itself, and has no id.
@@ -186,7 +187,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Role of this kind of frame on a channel, such as request or reply.
+            /// Role of this kind of frame, such as request or reply.
             #[must_use]
             pub const fn role(self) -> Role {
                 match self {

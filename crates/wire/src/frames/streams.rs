@@ -113,11 +113,11 @@ structure! {
 structure! {
     /// Consecutive records of a stream that were appended together.
     RecordRun<'a> as "record run" {
-        /// Offset of the first record.
+        /// Offset of the first record in the run.
         first: Offset,
         /// Time of the append, in microseconds since 1970 by the clock that all nodes share.
         time: SpaceTime,
-        /// Number of these consecutive records.
+        /// Number of records in the run.
         count: u32,
         /// Record batch as in `command.md`: the bytes that were appended.
         records: &'a [u8],

@@ -22,7 +22,7 @@ choices! {
         DropNew = 1 "drop new",
         /// The server drops the messages that have waited longest in the queue.
         DropOld = 2 "drop old",
-        /// The server closes the subscriber's channel.
+        /// The server closes the TCP connection or QUIC stream (the channel) of the subscription.
         Disconnect = 3 "disconnect",
     }
 }
@@ -84,7 +84,8 @@ structure! {
 }
 
 structure! {
-    /// A batch that the server delivers to one or more subscriptions of the channel.
+    /// A batch that the server delivers to one or more subscriptions of the same channel (a TCP connection or a QUIC
+    /// stream).
     Deliver<'a> as "deliver" {
         /// Ids of the subscriptions that get the batch: 1 to 1,024 ids.
         subscriptions: List<'a, u32>,

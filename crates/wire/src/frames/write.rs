@@ -83,7 +83,7 @@ structure! {
     Appended as "appended" {
         /// Id of the stream.
         stream: StreamId,
-        /// Offset of the first record.
+        /// Offset of the first appended record.
         first: Offset,
         /// Number of appended records.
         count: u32,
@@ -196,7 +196,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to a command that configures, trims, deletes or drops.
+    /// Reply to a command that configures, trims, deletes or drops an object, such as a stream or a consumer group.
     Done as "done" {
         /// Durability level that the command reached.
         durability: Durability,
@@ -248,9 +248,10 @@ structure! {
     Lapsed as "lapsed" {
         /// Number of the delivery (attempt) that the member named.
         attempt: Attempt,
-        /// Offset of the first of these records.
+        /// Offset of the first record that could not be acked or nacked.
         first: Offset,
-        /// Number of these records, which have consecutive offsets; 0 means all records of the delivery.
+        /// Number of records, with consecutive offsets from `first` on, that could not be acked or nacked; 0 means all
+        /// records of the delivery.
         count: u32,
     }
 }

@@ -66,7 +66,8 @@ impl<'a> Field<'a> for PeerMagic {
     }
 }
 
-/// 32 bytes: a random number for one use, or a proof.
+/// 32 bytes in a frame of the handshake: a random number for one use, or an HMAC that proves that a node knows the
+/// cluster's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 32]);
 
@@ -243,9 +244,9 @@ structure! {
 /// Side of a connection that proves that it knows the cluster's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The dialling node.
+    /// The node that has dialled the connection proves that it knows the secret.
     Dialler,
-    /// The accepting node.
+    /// The node that has accepted the connection proves that it knows the secret.
     Acceptor,
 }
 

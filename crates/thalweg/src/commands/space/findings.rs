@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::report::Report;
 use crate::{render, span::show_span};
 
-/// State of the node to which the examined directory belongs.
+/// State of the node to which the examined directory belongs: running or stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Running,
@@ -35,8 +35,8 @@ impl Finding {
 
 /// Share of the directory, in percent, below which a kind of bytes is not reported as a finding.
 const LEAST_PERCENT: u64 = 5;
-/// Size of the state's files, in percent of the size of its rows, above which the report counts overwritten rows in the
-/// files. Up to this size, the difference is taken to be indexes, filters and checksums.
+/// Size of the state's files, in percent of the size of its rows, above which there is a finding about overwritten rows
+/// in the files. Up to this size, the difference is taken to be indexes, filters and checksums.
 const STATE_PERCENT: u64 = 115;
 
 /// Returns the reasons why the directory is larger than its payload (the keys, values and records that clients have

@@ -165,21 +165,23 @@ kinds! {
     AskMarks = 44,
     /// Reply to `AskMarks`: the running hashes that the replying node still has.
     Marks<'a> = 45,
-    /// Patterns of subjects to which a node's clients subscribe; it gets no reply.
+    /// Patterns of subjects to which the clients of the sending node subscribe. This frame gets no reply.
     Interest<'a> = 46,
-    /// Reply to `AskRequests`: recent log entries with the names of their requests.
+    /// Reply to `AskRequests`: recent log entries with the ids of the client requests in them.
     EntryRequests<'a> = 47,
     /// Batch of messages of one subject; it gets no reply.
     SubjectBatch<'a> = 48,
-    /// Shows the receiver that the sender is alive; it gets no reply. It contains no facts about the sender.
+    /// Sign of life without a reply: shows the receiver that the sender is alive. It contains no facts about the
+    /// sender.
     Sign = 50,
-    /// Shows the receiver that the sender is alive, with facts such as the sender's last entry; it gets no reply.
+    /// Sign of life without a reply: shows the receiver that the sender is alive, with facts such as the sender's last
+    /// log entry.
     Facts = 52,
     /// Heartbeat of a leader whose log entries are all committed.
     Heartbeat = 54,
     /// Asks if the receiver would give its state to a member that repairs its own.
     AskSource = 56,
-    /// Reply to `AskSource`: states if the node would give its state.
+    /// Reply to `AskSource`: states if the replying node would give its state to a member that repairs its own.
     Source = 57,
     /// Asks if the receiver has ever voted for a leader, and if its log has entries.
     AskHistory = 58,
@@ -189,7 +191,7 @@ kinds! {
     AskVersions = 60,
     /// Reply to `AskVersions`: the versions of the state machine that the node supports and uses.
     Versions = 61,
-    /// Asks the leader for the names of the client requests behind recent log entries.
+    /// Asks the leader for the ids of the client requests in recent log entries.
     AskRequests = 62,
     /// Reply to a failed request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,

@@ -1,5 +1,5 @@
-//! Requests that a node forwards to the leader, questions for the names of the client requests behind log entries, and
-//! the reply to a failed request.
+//! Requests that a node forwards to the leader, questions for the ids of the client requests in log entries, and the
+//! reply to a failed request.
 
 use thalweg_types::{
     Action, Index, NodeId,
@@ -71,32 +71,32 @@ structure! {
 }
 
 structure! {
-    /// Asks the leader for the names of the client requests behind recent log entries. A member asks this while it logs
-    /// these names.
+    /// Asks the leader for the ids of the client requests in recent log entries. A member asks this while it writes
+    /// these ids to its log output.
     AskRequests as "ask requests" {
-        /// Number of the last name that the member has received. 0 if it has received none from this leader in its
-        /// present term.
+        /// Number of the last [`NamedEntry`] that the member has received, as the leader numbers them. 0 if it has
+        /// received none from this leader in its present term.
         after: u64,
     }
 }
 
 structure! {
-    /// A committed log entry and the names of its requests.
+    /// A committed log entry and the ids of the client requests in it.
     NamedEntry<'a> as "named entry" {
         /// Index of the log entry.
         index: Index,
-        /// Names of the client requests behind this entry, for log lines, joined by `, `.
+        /// Ids of the client requests in this entry, for log lines, joined by `, `.
         requests: &'a str,
     }
 }
 
 structure! {
-    /// Reply to [`AskRequests`]: recent log entries with the names of their client requests.
+    /// Reply to [`AskRequests`]: recent log entries with the ids of the client requests in them.
     EntryRequests<'a> as "entry requests" {
-        /// Number that the leader has given to the first entry in `entries` when it recorded the entry's names. The
-        /// further entries have the next numbers.
+        /// Number that the leader has given to the first entry in `entries` when it recorded the entry's request ids.
+        /// The further entries have the next numbers.
         first: u64,
-        /// Log entries with the names of their requests, in the order in which the leader has recorded them.
+        /// Log entries with the ids of their client requests, in the order in which the leader has recorded them.
         entries: List<'a, NamedEntry<'a>>,
     }
 }
