@@ -14,7 +14,7 @@ use std::{
 /// Size of each file system in bytes. The images are sparse files.
 const BYTES: u64 = 8 << 30;
 
-/// One file system for each node. Dropping this unmounts them, so it must be dropped after the nodes.
+/// One file system for each node. Dropping this value unmounts the file systems, so it must be dropped after the nodes.
 #[derive(Debug)]
 pub(crate) struct Disks(Vec<PathBuf>);
 

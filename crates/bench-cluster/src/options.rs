@@ -63,7 +63,7 @@ pub enum Timing {
     RowS,
 }
 
-/// Another system whose cluster does the same work in alternate rounds.
+/// System other than Thalweg that the benchmark also measures: its cluster and Thalweg's do the requests alternately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PeerKind {
     /// etcd, by the program that `peers/etcd/run.sh` builds.
@@ -155,10 +155,10 @@ pub struct ClusterOptions {
     /// Cluster sizes for which detection is simulated, because one machine cannot run them.
     #[arg(long, value_delimiter = ',', default_value = "50")]
     pub simulated: Vec<usize>,
-    /// Another system that does the same puts and gets alternately.
+    /// System to compare with Thalweg: its cluster and Thalweg's do the same puts and gets alternately.
     #[arg(long, value_enum, requires = "peer_binary")]
     pub peer: Option<PeerKind>,
-    /// Program that runs the other system's cluster and clients.
+    /// Program that runs the cluster and the clients of the system that `--peer` names.
     #[arg(long, value_name = "FILE")]
     pub peer_binary: Option<PathBuf>,
     /// Seed of the random keys and values.

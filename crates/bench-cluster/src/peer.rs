@@ -1,5 +1,6 @@
-//! Another system's cluster, which does the same work in alternate rounds. A program of `peers/` starts its members and
-//! runs its clients. The program answers each request of the benchmark in JSON, with the figures of one run.
+//! The cluster of another system (etcd), which does the same puts and gets as Thalweg's cluster, alternately with it. A
+//! program of `peers/` starts the members and runs the clients of that system. The program answers each request of the
+//! benchmark in JSON, with the figures of one run.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -20,12 +21,13 @@ use crate::{
     work::{Kind, RequestLoad, Turn},
 };
 
-/// Longest time that the benchmark waits for an answer of the program that runs the other system, in addition to the
-/// duration of the requested run. The program may first start the other system's nodes or store all keys.
+/// Longest time that the benchmark waits for an answer of the program that runs the compared system (etcd), in addition
+/// to the duration of the requested run. The program may first start the system's nodes or store all keys.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NAME: &str = "etcd";
 
-/// The program that runs the other system's cluster and clients. The program stops the cluster when its input ends.
+/// The program that runs the cluster and the clients of the compared system (etcd). The program stops the cluster when
+/// its input ends.
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Child,
@@ -56,8 +58,8 @@ struct Figures {
 }
 
 impl Peer {
-    /// Starts the program, which then starts the other system's cluster with this number of members. Their data is
-    /// below `dir`.
+    /// Starts the program `binary`, which then starts a cluster of the compared system (etcd) with `members` members.
+    /// The data of the members is below `dir`.
     pub(crate) fn start(binary: &Path, dir: &Path, members: usize) -> Result<Self, BenchError> {
         let fail = BenchError::target(binary.display());
         let mut command = Command::new(binary);
@@ -78,7 +80,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Returns the name and version of the other system, and how its clients connect.
+    /// Returns the name and version of the compared system (etcd), and how its clients connect.
     pub(crate) fn name(&self) -> String {
         let Greeting { etcd, go, members, connections } = &self.greeting;
         format!(
@@ -87,12 +89,12 @@ impl Peer {
         )
     }
 
-    /// Has the other system store all keys, before the measurements.
+    /// Makes the compared system (etcd) store all keys, before the measurements.
     pub(crate) fn load_keys(&mut self, options: &ClusterOptions) -> Result<(), BenchError> {
         self.request("load", "", "leader", 1, options).map(drop)
     }
 
-    /// Has the other system do the requests of one row of the report once. Returns the results.
+    /// Makes the compared system (etcd) do the requests of one row of the report once. Returns the results.
     pub(crate) fn run(&mut self, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
         let (name, level) = match work.kind {
             Kind::Put => ("put", ""),

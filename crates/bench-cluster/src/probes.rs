@@ -84,8 +84,8 @@ pub(crate) struct SmallWrites {
 }
 
 impl SmallWrites {
-    /// Returns the 99th percentile of the small writes beside the other thread, divided by the 99th percentile of the
-    /// small writes alone.
+    /// Returns a ratio of 99th percentiles: the time of small writes while another thread writes many bytes to the
+    /// disk, divided by the time of small writes that use the disk alone.
     pub(crate) fn ratio_of_p99(&self) -> f64 {
         let seconds = |times: &Latencies| times.percentile(99.0).as_secs_f64();
         seconds(&self.beside) / seconds(&self.alone)

@@ -45,7 +45,8 @@ use crate::{
 const PUBLISHERS: usize = 16;
 const RECORDS_PER_BATCH: u64 = 100;
 const RECORD_BYTES: usize = 1024;
-/// Numbers of batches that each publisher has in flight. The goal applies to the last one.
+/// Numbers of batches in flight for each publisher; the benchmark measures each number. The goal applies to the last
+/// number.
 const IN_FLIGHT: [usize; 2] = [1, 4];
 /// Number of different batches of records, which the publishers append in rotation.
 const BATCHES: u64 = 64;

@@ -75,7 +75,8 @@ impl Drop for Relay {
     }
 }
 
-/// Connects to the node, and passes bytes on in both directions until the connections end.
+/// Connects to the node at `to`, and passes the bytes of the connection `near` on to it and back, delayed by `delay`,
+/// until the connections end.
 fn pass_on(near: &TcpStream, to: SocketAddr, delay: Duration) {
     let Ok(far) = TcpStream::connect(to) else { return };
     let both = || -> io::Result<[(TcpStream, TcpStream); 2]> {

@@ -219,8 +219,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Does the requests of one row of the report once: on Thalweg's nodes (turn 0) or on the other system's cluster
-    /// (turn 1).
+    /// Does the requests of one row of the report once: on Thalweg's nodes (turn 0), or on the cluster of the compared
+    /// system, such as etcd (turn 1).
     fn turn(&mut self, turn: usize, round: u32, rounds: &mut Rounds) -> Result<(), BenchError> {
         let work = rounds.work;
         let (system, turn) = match (turn, &mut self.peer) {

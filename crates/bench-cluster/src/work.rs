@@ -130,7 +130,7 @@ impl RequestLoad {
         format!("{what}, {clients} clients, {}", place.name())
     }
 
-    /// Returns true if the other system can do this work, too. It has no reads with the level lease.
+    /// Returns true if the compared system (etcd) also has this kind of request. It has no reads with the level lease.
     pub(crate) fn peer_has(self) -> bool {
         self.kind != Kind::Get(Level::Lease)
     }

@@ -47,8 +47,8 @@ fn min_share(protocol: WireProtocol) -> f64 {
     }
 }
 
-/// One run of gets. Beside it, this holds the figures of the client whose keys stay in memory, of the disk probes
-/// before the run, and of the server's counts.
+/// Figures of one run of gets: of the gets, of another client whose keys stay in memory, of the disk probes before the
+/// run, and of the server's counts.
 #[derive(Clone, Debug)]
 struct GetRun {
     gets: over::Figures,

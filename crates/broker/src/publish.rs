@@ -101,7 +101,7 @@ impl Published {
         }
     }
 
-    /// Adds the counts of the publish `other` to the counts of this one.
+    /// Adds the counts of the publish `other` to the counts of this publish.
     pub fn add(&mut self, other: Self) {
         self.delivered += other.delivered;
         self.missed += other.missed;
@@ -147,7 +147,7 @@ pub(crate) enum Reach<'a> {
     /// Subscriptions of this node's clients without a queue group, and one member of each queue group in `groups`. Used
     /// for a batch from another node.
     Clients {
-        /// Sorted names of the queue groups for which the other node has chosen a member on this node.
+        /// Sorted names of the queue groups for which the node that sent the batch has chosen a member on this node.
         groups: &'a [&'a [u8]],
     },
 }

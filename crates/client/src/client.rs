@@ -173,7 +173,7 @@ impl Client {
     /// cluster may return. The default is the server's default level, which is [`ReadLevel::Linearizable`] unless the
     /// server is configured otherwise. At [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`] any node can answer: see
     /// [`Options::reads`]. Subscriptions begin at this level. A subscription that resumes on another node first waits
-    /// until that node has all data that the former node had.
+    /// until that node has all data that the previous node had.
     #[must_use]
     pub fn read_level(&self, level: ReadLevel) -> Self {
         Self { read_level: Some(level), ..self.clone() }

@@ -101,7 +101,7 @@ pub struct Retries {
 pub struct Window {
     /// Number of messages, records, changes or events, depending on the kind of subscription.
     pub messages: u64,
-    /// Number of bytes of those messages, records, changes or events.
+    /// Number of bytes of messages, records, changes or events, depending on the kind of subscription.
     pub bytes: u64,
 }
 

@@ -15,8 +15,8 @@ use thalweg_types::{NodeId, info::MemberHealth};
 
 use crate::detector::{Detector, DetectorOptions, StateChange};
 
-/// Number of signs of life without a confirmation after which this node pings the other one. A few are allowed, because
-/// the two nodes do not send their signs at the same moments, and a sign may arrive late.
+/// Number of unconfirmed signs of life to another node after which this node pings the other node. A few are allowed,
+/// because the two nodes do not send their signs at the same moments, and a sign may arrive late.
 const MAX_UNCONFIRMED: u32 = 3;
 
 /// Numbers of the signs of life that this node has sent to one other node, and that the other node has confirmed.

@@ -222,7 +222,7 @@ impl Group {
         extended(self.propose(Purpose::Reclaim, |out| encode_extend(out, self.id, by, attempts))?)
     }
 
-    /// Moves the group's cursor regardless of earlier deliveries and settlements. All attempts in progress lose their
+    /// Moves the group's cursor regardless of earlier deliveries, acks and nacks. All attempts in progress lose their
     /// records. Returns the new cursor.
     pub fn seek(&self, to: GroupStart) -> Result<Offset, GroupError> {
         let offset = self.stream().resolve(to)?;

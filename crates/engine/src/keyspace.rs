@@ -38,7 +38,7 @@ use crate::{
 /// Number of key-value pairs that [`KeyspaceIter`] reads first. Many ranges are shorter, and a caller that stops early
 /// has not paid for many unused pairs.
 const FIRST_PAGE_ITEMS: usize = 128;
-/// Factor by which each page read ahead is larger than the last. Large pages save searches: each page begins with one.
+/// Growth factor from each page read ahead to the next page. Large pages save searches: each page begins with one.
 const PAGE_GROWTH: usize = 4;
 /// Maximum number of key-value pairs that [`KeyspaceIter`] reads ahead.
 const MAX_PAGE_ITEMS: usize = 1024;

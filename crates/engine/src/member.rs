@@ -181,7 +181,7 @@ impl Database {
         RepairNote::read(&self.inner.open.disk)
     }
 
-    /// Replaces the note about repairs that this member made without an operator. The default removes it.
+    /// Replaces the note about repairs that this member made without an operator. The default `note` removes it.
     ///
     /// # Errors
     /// The file cannot be written. Either the former note or the new one is in force then.

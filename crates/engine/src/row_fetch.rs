@@ -37,7 +37,7 @@ const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");
 
-/// A write that the caller will propose. A [`RowFetch`] reads its rows before that.
+/// A write that the caller will propose. A [`RowFetch`] reads its rows before the proposal.
 #[derive(Clone, Copy, Debug)]
 pub enum RowsOf<'a> {
     /// An encoded command that the caller will propose.

@@ -36,7 +36,7 @@ pub(crate) struct StateDir(u64);
 /// Error of a switch to another state directory.
 #[derive(Debug)]
 pub(crate) enum SwitchError {
-    /// The file `INSTALLED` could not be replaced, and still names the former directory. The switch can be repeated.
+    /// The file `INSTALLED` could not be replaced, and still names the old directory. The switch can be repeated.
     NotSwitched(io::Error),
     /// The switch may or may not be on disk. Both directories must be kept until the next open.
     Unknown(io::Error),

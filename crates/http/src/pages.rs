@@ -1,10 +1,10 @@
 //! Reply bodies that are made page by page, so that a reply of any length needs bounded memory.
 //!
 //! Owns: the requests to a [`PageSource`] for its pages, on a thread for long reads. A short first page that waits for
-//! the disk is made on a thread for cold reads. The next page is made after the client has received the last one, so a
-//! slow client occupies no thread. A page with one large pair or record is larger than usual. It counts in the limit
-//! `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. Until its last page is
-//! sent, the source is kept and counts in a limit such as `max_scans`. A body of one page has a known size, so
+//! the disk is made on a thread for cold reads. The next page is made after the client has received the previous page,
+//! so a slow client occupies no thread. A page with one large pair or record is larger than usual. It counts in the
+//! limit `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. Until its last
+//! page is sent, the source is kept and counts in a limit such as `max_scans`. A body of one page has a known size, so
 //! `reply_memory` counts it instead.
 
 use std::{

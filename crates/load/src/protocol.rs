@@ -31,7 +31,7 @@ pub enum Batching {
 pub enum OnLoss {
     /// The worker counts the loss and opens a new connection.
     Reconnect,
-    /// The run ends, because figures with fewer connections would belong to another scenario.
+    /// The loss ends the run, because figures with fewer connections would belong to another scenario.
     End,
 }
 

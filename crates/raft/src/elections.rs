@@ -38,8 +38,8 @@ use crate::{
 };
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Notes that this node has ignored an append of a leader that does not hear it. This node has given the leader a
-    /// lease, and asks the other members for their votes as soon as the lease ends.
+    /// Notes that this node has ignored an append of a leader that does not receive this node's messages. This node has
+    /// given the leader a lease, and asks the other members for their votes as soon as the lease ends.
     pub fn ignored_deaf(&self, leader: NodeId) {
         let vote = self.vote_of_this_node();
         let is_followed = vote.committed && vote.leader_id.voted_for == leader.0;

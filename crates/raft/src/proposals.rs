@@ -241,8 +241,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(decided)
     }
 
-    /// Proposes a batch on this node, in the term in which its commands were checked. `run` identifies the consecutive
-    /// batches to one node of which it is one.
+    /// Proposes a batch on this node, in the term in which its commands were checked. `run` identifies the sequence of
+    /// consecutive batches to one node that includes this batch.
     async fn propose(&self, batch: Batch, run: Run) {
         let Some(term) = batch.term() else { return batch.fail(&ProposeError::NoLeader) };
         let in_flight = InFlight::new(self, batch.payload().len());
@@ -367,8 +367,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Forwards a batch to the leader, or fails it if this node has no forwarder. `run` identifies the consecutive
-    /// batches to one node of which it is one. `forwards` is the number of forwards of the batch, including this one.
+    /// Forwards a batch to the leader, or fails it if this node has no forwarder. `run` identifies the sequence of
+    /// consecutive batches to one node that includes this batch. `forwards` is the number of forwards of the batch,
+    /// including this one.
     fn forward(&self, leader: (NodeId, NodeInfo), mut batch: Batch, (run, forwards): (Run, u32)) {
         let Some(forwarder) = &self.0.forwarder else {
             return batch.fail(&ProposeError::NotLeader { leader: Some((leader.0, leader.1.address)) });

@@ -44,7 +44,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Waits until this place is the first in the queue, because all earlier ones were dropped.
+    /// Waits until this place is the first in the queue, because all places before it were dropped.
     pub async fn come(&self) {
         poll_fn(|context| {
             let mut line = self.line.borrow_mut();

@@ -62,7 +62,7 @@ impl Valid {
         self.truncations = Arc::new(kept);
     }
 
-    /// Returns true if the log contains, or contained at an earlier update, a truncation of the space (Raft group).
+    /// Returns true if the rule knows a truncation of the space (Raft group), even one that the log no longer contains.
     #[must_use]
     pub fn has_truncations(&self) -> bool {
         self.truncations.iter().any(|truncation| truncation.space == self.space)

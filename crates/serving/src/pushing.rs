@@ -38,9 +38,10 @@ const LAST_DELIVERY: Duration = Duration::from_secs(1);
 /// Time at which a group delivers a receiver's unsettled records again after the receiver's push has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnRecords {
-    /// The group redelivers them immediately, unless the receiver continues on this or another member of the cluster.
+    /// The group redelivers the unsettled records immediately, unless the receiver continues on this or another member
+    /// of the cluster.
     AtEnd,
-    /// The group redelivers them after their ack deadline.
+    /// The group redelivers the unsettled records after their ack deadline.
     AtDeadline,
 }
 

@@ -80,9 +80,9 @@ struct Counts {
 /// Numbers and times of the reads on one group of threads: the threads for long reads, or those for cold reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFigures {
-    /// Number of reads that wait for one of these threads.
+    /// Number of reads that wait for a thread of this group of threads (for long or for cold reads).
     pub queued: usize,
-    /// Number of reads that these threads have finished.
+    /// Number of reads that the threads of this group (for long or for cold reads) have finished.
     pub done: u64,
     /// Sum of the times of the finished reads, in microseconds. The time of a read begins when it is queued and ends
     /// with its result. A cold read that continued as a long one counts as a cold one.

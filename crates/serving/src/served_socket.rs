@@ -87,7 +87,7 @@ pub enum Output {
 #[derive(Debug)]
 pub struct ServedSocket {
     io: Channel,
-    /// Name of this type of client (such as native or Redis) in log lines.
+    /// Name of the type of the socket's client (such as native or Redis) in log lines.
     client_kind: &'static str,
     phase: SocketPhase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = SocketEvent> + Send>>>,

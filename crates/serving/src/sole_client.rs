@@ -17,8 +17,8 @@ use std::{
 
 /// Time without activity of any other connection after which a connection counts as the only active one.
 const QUIET: Duration = Duration::from_millis(100);
-/// Shortest time between two updates of the stored connection, in microseconds. Without it, the threads that serve many
-/// active connections would write to the same memory in each turn of each connection.
+/// Shortest time between two updates of the stored connection, in microseconds. Without this limit, the threads that
+/// serve many active connections would write to the same memory in each turn of each connection.
 const RECORDED_EVERY: u64 = 1000;
 
 /// Detector of a connection that is the only active one of the server. It has a cache line of its own, so that updates

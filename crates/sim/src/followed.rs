@@ -64,7 +64,8 @@ pub struct Stretch {
 pub struct Watched {
     /// Prefix of the keys that the watch shows.
     pub prefix: &'static str,
-    /// Stretches in their order. A new stretch begins where the watch could not continue because the history was gone.
+    /// Stretches (changes without a gap between them) in their order. A new stretch begins where the watch could not
+    /// continue because the history was gone.
     pub stretches: Vec<Stretch>,
 }
 

@@ -92,7 +92,7 @@ impl Model {
         value.lease.is_none_or(|lease| self.is_lease_live(lease, time)).then_some(value)
     }
 
-    /// Checks that the revision of a change is above the last one, and stores it.
+    /// Checks that the revision of a change is above the revision of the previous change, and stores it.
     fn change(&mut self, revision: u64) -> Result<u64, String> {
         let before = std::mem::replace(&mut self.revision, revision);
         if revision > before { Ok(revision) } else { Err(format!("its revision {revision} follows {before}")) }

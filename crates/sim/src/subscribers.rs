@@ -160,7 +160,8 @@ impl Subscribers {
         }
     }
 
-    /// Adds changes to those that a watch has shown. `begins_anew` is true for the first message of a new stretch.
+    /// Adds changes to those that a watch has shown. `begins_anew` is true for the first message of a new stretch
+    /// (changes without a gap between them).
     fn show(&self, node: ProcessId, number: usize, begins_anew: bool, changes: Vec<SeenChange>, next: u64) {
         let stretches = &mut self.0.followed.borrow_mut().watches[number].stretches;
         if begins_anew {

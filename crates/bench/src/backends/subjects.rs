@@ -37,7 +37,7 @@ impl Mode {
 
 /// A store that the suite measures, in one mode.
 pub(super) struct Subject<'a> {
-    /// Name of the backend, or of the other system's store.
+    /// Name of the measured Thalweg backend, or of the measured store of another system.
     pub name: String,
     /// Way in which the store makes a write durable before it acknowledges the write.
     pub mode: Mode,

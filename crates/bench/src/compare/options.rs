@@ -37,8 +37,8 @@ pub struct CompareOptions {
     /// embedded engine (embedded://PATH), or a report that `thalweg bench http` or `scenario` wrote with
     /// `--output FILE.json` or `--html FILE.html`.
     pub a: String,
-    /// The second side, in the same forms. Its figures are compared with those of A. A report can only be compared with
-    /// a report.
+    /// The second side, in the same forms as the first side A. Its figures are compared with those of A. A report can
+    /// only be compared with a report.
     pub b: String,
     /// Run this scenario instead of puts and gets: a built-in one or a file, as thalweg bench scenario does. Options of
     /// the load that both commands have replace values of the file. If both sides are addresses, `-b` is added to the

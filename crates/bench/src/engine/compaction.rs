@@ -39,7 +39,8 @@ const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × {
 const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "{2500} of {5000} × 100 B deleted", "");
 const LARGE: Test = Test::new("compaction: large, until done", "10 × {2000} × 200 B", "0.69 s / 0.38 s in all");
 /// Goal of the tombstones test: largest size on disk after the compaction, divided by the size of the pairs that are
-/// not deleted. It follows from the published bytes of the other system.
+/// not deleted. It follows from the bytes that the authors of another storage engine published (row P of
+/// docs/performance.md).
 const TOMBSTONES_LEFT: f64 = 471e3 / (2500.0 * (KEY_BYTES + VALUE_BYTES_OF_TOMBSTONES) as f64);
 const LARGE_LEFT: f64 = 576e3 / (2000.0 * (KEY_BYTES + VALUE_BYTES) as f64);
 const MEMTABLE_BYTES: u64 = 1 << 20;
@@ -90,7 +91,8 @@ pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     ]
 }
 
-/// Returns the values that pass number `pass` over all keys writes. Each pass overwrites the values of the one before.
+/// Returns the values that pass number `pass` over all keys writes. Each pass overwrites the values of the previous
+/// pass.
 fn pass_values(seed: u64, pass: u64) -> Values {
     Values::new(VALUE_BYTES, seed.wrapping_mul(1000) + pass)
 }

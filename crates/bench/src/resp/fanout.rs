@@ -44,7 +44,7 @@ pub(super) const CHANNEL: &str = "bench.fan-out";
 
 /// The program that publishes the messages.
 enum Publisher {
-    /// This thread publishes, on this connection.
+    /// The thread that runs the benchmark publishes the messages, on the contained connection.
     Own(Connection),
     /// redis-benchmark publishes. All messages have this payload. The number of messages is known after `thread`, which
     /// runs redis-benchmark, has ended.

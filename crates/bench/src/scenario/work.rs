@@ -51,7 +51,7 @@ pub(super) struct Workload<C> {
 /// The part of a scenario's work that uses a cache: the protocol of its requests, and the ledger of its keys.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKeys<C> {
-    /// Protocol of the requests to the cache. It uses the same connections as the other requests.
+    /// Protocol of the requests to the cache. They use the same connections as the scenario's requests to keyspaces.
     pub codec: C,
     /// Ledger of the puts and deletes so far, over all runs.
     pub ledger: Arc<Ledger>,

@@ -93,7 +93,7 @@ pub enum CreateCacheError {
         "the clients of this address have created their share of caches; {left} bytes are kept for others: drop one, or create a smaller one"
     )]
     NoShare {
-        /// Number of bytes that are still available for caches of other addresses.
+        /// Number of bytes that are free, but kept for caches of clients at other addresses than the rejected client's.
         left: u64,
     },
     /// The clients of one address have created as many caches as this address may have. The remaining caches are kept

@@ -244,7 +244,8 @@ impl LinkState {
         ReserveResult::Yes
     }
 
-    /// Releases the room that was reserved for a batch, if the subscription still exists.
+    /// Releases the room that was reserved for a batch in the queue of the subscription in slot `place`, if that
+    /// subscription still exists.
     pub(crate) fn unreserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) {
         if !self.is_open() {
             return;

@@ -89,13 +89,13 @@ pub enum WriteError {
     /// The lease does not exist: it has expired, was revoked, or was never granted. Nothing happened.
     #[error("no lease {0}: it expired, was revoked or never existed; grant a new one")]
     NoSuchLease(LeaseId),
-    /// A lease with that id exists, or the keys of an ended one are still being removed. Nothing happened.
+    /// A lease with the requested id exists, or has ended and its keys are still being removed. Nothing happened.
     #[error("lease {0} already exists: use another id, or leave out the id to let the server choose one")]
     LeaseExists(LeaseId),
     /// The command exceeds a maximum number, for example of streams, of leases, or of rows that its conditions examine.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
-        /// Description of the counted objects, for messages (such as `leases`).
+        /// Kind of the objects that are too many, in words for a message (such as `leases`).
         what: &'static str,
         /// Maximum number of objects of the kind that `what` names.
         limit: usize,

@@ -141,7 +141,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Creates a reader at a [position](Self::position) of another one. It uses no memory until it reads.
+    /// Creates a reader at a [position](Self::position) of another reader. It uses no memory until it reads.
     pub(crate) fn resting(source: &Source, position: ReaderPosition) -> Self {
         Self { source: source.clone(), position, chunk_bytes: CHUNK_BYTES, open: None }
     }

@@ -182,11 +182,11 @@ fn build_of(status: &str) -> Option<String> {
 /// Use of the disk by the files of one kind in a server's directory.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub struct DiskUse {
-    /// Name of the kind, such as that of log segments.
+    /// Name of one kind of files in the server's directory, such as log segments.
     pub kind: String,
-    /// Number of files of this kind.
+    /// Number of files of the kind that `kind` names.
     pub files: u64,
-    /// Bytes that these files take on the disk.
+    /// Bytes that the files of the kind `kind` take on the disk.
     pub bytes: u64,
 }
 

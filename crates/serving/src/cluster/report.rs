@@ -218,7 +218,7 @@ pub struct JoinRequest {
 /// Versions of the state machine that one member supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberVersion {
-    /// Id of the member that supports these versions.
+    /// Id of the member whose supported versions of the state machine are reported.
     pub node: NodeId,
     /// Highest version that the member supports, or the reason why it is not known.
     pub known: Result<u16, String>,

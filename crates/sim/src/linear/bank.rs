@@ -94,7 +94,7 @@ pub enum BankViolation {
     /// The order of two changes in the stream contradicts real time: the second change had ended before the first one
     /// began.
     RealTime {
-        /// Number of the second change, which comes too late in the stream.
+        /// Number of the change that is second in the stream, although it had ended before the first one began.
         id: u64,
     },
     /// The read saw balances that no state in its time span had. Or a rejected transaction reports an expected balance

@@ -244,7 +244,7 @@ impl OperationRun {
         Ok(OperationResult::PrefixDeleted { keys: applying.empty_prefix(keyspace, prefix, self.revision)? })
     }
 
-    /// Applies an append or a settlement (ack or nack) that was only checked before. All others are applied already.
+    /// Applies an append or a settlement (ack or nack) that was only checked before. All other operations are applied.
     fn finish(&mut self, applying: &mut Applying<'_>, number: usize, operation: &Write<'_>) {
         match *operation {
             Write::Append { stream, count, batch, batch_at, .. } => {

@@ -207,7 +207,7 @@ fn replace_rows(
     replace_ends(applying, keyspace, key, &before, expiry)
 }
 
-/// Writes the index rows of a key's new deadline and lease (`after`), and deletes those of the former ones (`before`).
+/// Writes the index rows of a key's new deadline and lease (`after`), and deletes those of its old ones (`before`).
 pub(crate) fn replace_ends(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,

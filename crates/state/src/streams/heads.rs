@@ -293,7 +293,7 @@ pub(crate) struct StreamTable {
 #[derive(Debug, Default)]
 struct RecentConfigs {
     kept: Vec<Arc<StreamConfig>>,
-    /// Index in the list of configurations of the one that the next new configuration replaces.
+    /// Index in `kept` of the oldest configuration. The next new configuration replaces it.
     oldest: usize,
 }
 

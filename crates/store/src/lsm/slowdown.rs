@@ -81,8 +81,8 @@ impl RunLimits {
         Self { slow: stop / 3, even: stop / 2, stop, spare: stop / 6 }
     }
 
-    /// Returns the number of runs that may still be added to a level 0 with `runs` runs before only the `spare` runs
-    /// are left; at least 1.
+    /// Returns the number of runs that may be added to level 0, which has `runs` runs, until `spare` runs below `stop`
+    /// remain free; at least 1.
     fn room(self, runs: usize) -> u64 {
         (self.stop - self.spare).saturating_sub(runs).max(1) as u64
     }

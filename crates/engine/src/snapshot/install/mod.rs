@@ -93,7 +93,7 @@ pub struct Installed {
     pub membership: AppliedMembership,
     /// Numbers of rows and bytes installed.
     pub totals: Totals,
-    /// Message of the error with which the files of the former state could not be removed. The next open removes them.
+    /// Error message, if the files of the replaced state could not be removed. The next open removes them.
     pub leftover: Option<String>,
 }
 
