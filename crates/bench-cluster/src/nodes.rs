@@ -293,7 +293,7 @@ impl Nodes {
         self.wait("the restarted node has caught up", |nodes| nodes.has_caught_up(number))
     }
 
-    /// Returns true if a node has applied all committed entries except a few. Under load, a node always lacks some
+    /// Returns true if a node has applied all committed log entries except a few. Under load, a node always lacks some
     /// entries.
     pub(crate) fn has_caught_up(&self, number: usize) -> bool {
         let Some(leader) = self.leading() else { return false };

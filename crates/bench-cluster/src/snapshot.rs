@@ -67,7 +67,7 @@ struct Transfer {
     began: Duration,
     /// Time of the first sample in which the new node had received all bytes of the snapshot.
     ended: Duration,
-    /// Time at which the new node had applied all entries that were committed when its process started.
+    /// Time at which the new node had applied all log entries that were committed when its process started.
     usable: Duration,
 }
 

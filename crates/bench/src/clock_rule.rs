@@ -11,7 +11,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct ClockRule {
     rounds: u64,
-    /// Number of rounds with unusable clocks, and the reason for the first one; `None` if there was none.
+    /// Number of counted rounds of the suite during which the machine's clocks were unusable, and the reason for the
+    /// first of them; `None` if there was none.
     unusable: Option<(u64, Validity)>,
 }
 
@@ -32,7 +33,7 @@ impl ClockRule {
         self.unusable.get_or_insert((0, why)).0 += 1;
     }
 
-    /// Returns the check that makes the report void; `None` if the clocks were usable in all rounds.
+    /// Returns the failed check that makes the report void; `None` if the machine's clocks were usable in all rounds.
     pub(crate) fn check(&self) -> Option<Check> {
         let (count, first) = self.unusable.clone()?;
         let (why, verdict) = first.verdict();

@@ -12,13 +12,13 @@ impl Moment {
     /// Moment later than any other. Stands for "no deadline".
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// Creates a moment from the nanoseconds since the start of the clock.
+    /// Creates a moment from the nanoseconds since the start of the monotonic clock.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds from the start of the clock to this moment.
+    /// Nanoseconds from the start of the monotonic clock to this moment.
     #[must_use]
     pub const fn nanos(self) -> u64 {
         self.0

@@ -51,7 +51,7 @@ pub enum ClusterChange {
         /// Consensus term to which this change belongs.
         term: u64,
     },
-    /// A node became a member of the cluster, as a learner (it receives entries but does not vote).
+    /// A node became a member of the cluster, as a learner (it receives log entries but does not vote).
     Joined(u64),
     /// A learner (a member that does not vote) became a voter.
     Promoted(u64),

@@ -156,8 +156,8 @@ impl Tasks {
         }
     }
 
-    /// Collects the digests of all members' states, each computed after the entry `index`. This entry is a request for
-    /// a digest. A member that has no digest within the time `within` gets an error in the result.
+    /// Collects the digests of all members' states, each computed after the log entry `index`. This entry is a request
+    /// for a digest. A member that has no digest within the time `within` gets an error in the result.
     async fn compare_digests(&self, index: Index, within: Duration) -> DigestComparison {
         let members = self.consensus.status().members;
         let here = self.here();

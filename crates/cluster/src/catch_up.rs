@@ -8,8 +8,8 @@ use thalweg_serving::cluster::ClusterReport;
 
 /// Time between two log lines about the progress of a catch-up.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
-/// Maximum number of entries that a member may lack and still count as caught up. While clients write, a member always
-/// lacks a few.
+/// Maximum number of log entries that a member may lack and still count as caught up. While clients write, a member
+/// always lacks a few.
 const CLOSE_ENTRIES: u64 = 1_000;
 
 /// Log line that a member writes about its catch-up.
@@ -29,8 +29,8 @@ pub(crate) struct CatchUp {
 }
 
 impl CatchUp {
-    /// Returns the line to write at `now`, if there is one. `behind` is the number of entries that the member has not
-    /// applied; `None` while it knows no leader.
+    /// Returns the line to write at `now`, if there is one. `behind` is the number of log entries that the member has
+    /// not applied; `None` while it knows no leader.
     pub(crate) fn note(&mut self, behind: Option<u64>, now: Instant) -> Option<Line> {
         let behind = behind.filter(|_| !self.is_over)?;
         if behind <= CLOSE_ENTRIES {

@@ -49,7 +49,7 @@ use crate::{
 struct ComparedMember {
     node: NodeId,
     votes: bool,
-    /// Running hashes that the member has reported, by the entry after which each was taken; empty if it does not
+    /// Running hashes that the member has reported, by the log entry after which each was taken; empty if it does not
     /// answer.
     marks: BTreeMap<Index, u64>,
 }
@@ -57,7 +57,7 @@ struct ComparedMember {
 /// State of this node's repeated comparison of its digest with the digests of the other members.
 #[derive(Debug)]
 struct ComparedDigests {
-    /// Newest entry after which this node has found its digest equal to those of a majority of the members.
+    /// Newest log entry after which this node has found its digest equal to those of a majority of the members.
     through: Index,
     /// Entry after which this node's newest digest was computed.
     newest: Index,
@@ -87,7 +87,7 @@ impl ComparedDigests {
     }
 }
 
-/// Difference between this node's state after one entry and the states of the other members after this entry. The
+/// Difference between this node's state after one log entry and the states of the other members after this entry. The
 /// variants begin with the most serious one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StateDifference {
@@ -113,7 +113,7 @@ impl StateDifference {
     }
 }
 
-/// Digests that the other members have reported after one entry.
+/// Digests that the other members have reported after one log entry.
 #[derive(Debug, PartialEq, Eq)]
 enum StatedDigests {
     /// These members report the same digest, and are a majority of all members.
@@ -219,8 +219,8 @@ impl Tasks {
     }
 
     /// Compares this node's running hashes once with those of the other members. `equal_at` has, for each member, the
-    /// entry at which its hash last equalled this node's. Such a member is asked again only after this node has a newer
-    /// hash.
+    /// log entry at which its hash last equalled this node's. Such a member is asked again only after this node has a
+    /// newer hash.
     async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) {
         let own: BTreeMap<Index, u64> = self.data.marks().collect();
         let Some((&newest, &newest_hash)) = own.last_key_value() else { return };
@@ -252,7 +252,7 @@ impl Tasks {
         }
     }
 
-    /// Compares this node's newest digest with the digests that the other members have after the same entry. Once a
+    /// Compares this node's newest digest with the digests that the other members have after the same log entry. Once a
     /// majority has this digest, later calls skip it.
     async fn compare_digest(&self, digests: &mut ComparedDigests) {
         // A digest without an id was computed only on this node.
@@ -310,8 +310,8 @@ impl Tasks {
         }
     }
 
-    /// Requests the digest that another member has computed after the entry `index`. Each member keeps only its last
-    /// few digests.
+    /// Requests the digest that another member has computed after the log entry `index`. Each member keeps only its
+    /// last few digests.
     async fn digest_of(&self, node: NodeId, address: &str, index: Index) -> Result<String, CallError> {
         let link = self.network.peer(node, address).control;
         let ask = AskDigest { index, timeout_millis: 0 };
@@ -379,7 +379,7 @@ impl Tasks {
     }
 
     /// Returns the voter to which this node should pass its leadership: among the other members that serve and do not
-    /// lag, the one with most entries. Returns `None` if there is none. A voter that does not serve would pass the
+    /// lag, the one with most log entries. Returns `None` if there is none. A voter that does not serve would pass the
     /// leadership on, and a voter that lags could not take it over.
     async fn serving_voter(&self) -> Option<NodeId> {
         let answers = self.answers().await;
@@ -461,10 +461,10 @@ impl Tasks {
         Ok(())
     }
 
-    /// Asks the members in `asked` for their digests (hashes of all rows of the state) after the entries for which this
-    /// node has a digest, and after the entry `after`. Begins with the newest of these entries, and ignores entries
-    /// before `after`. Returns the result for the first entry at which enough members report a digest to judge the
-    /// states.
+    /// Asks the members in `asked` for their digests (hashes of all rows of the state) after the log entries for which
+    /// this node has a digest, and after the entry `after`. Begins with the newest of these entries, and ignores
+    /// entries before `after`. Returns the result for the first entry at which enough members report a digest to judge
+    /// the states.
     async fn stated_digests(
         &self,
         asked: &BTreeSet<NodeId>,
@@ -490,9 +490,9 @@ impl Tasks {
     }
 }
 
-/// Returns the most serious difference, with the first entry after which it exists. The map contains, for each entry,
-/// the running hashes that differ from this node's, each with the number of members that have it. `members` is the
-/// number of all members.
+/// Returns the most serious difference, with the first log entry after which it exists. The map contains, for each
+/// entry, the running hashes that differ from this node's, each with the number of members that have it. `members` is
+/// the number of all members.
 fn worst(differing: &BTreeMap<Index, BTreeMap<u64, usize>>, members: usize) -> Option<(Index, StateDifference)> {
     let judged = differing.iter().map(|(index, hashes)| (*index, StateDifference::of(hashes, members)));
     judged.min_by_key(|(_, difference)| *difference)
@@ -512,9 +512,9 @@ fn choose(digests: StatedDigests, agreeing: BTreeSet<NodeId>) -> Result<(BTreeSe
     }
 }
 
-/// Returns the members that agree with each other: the largest group with equal running hashes after one entry. This is
-/// the newest entry for which a majority of the members has reported a hash. Entries before `after` are ignored,
-/// because states that differ after an entry can have equal hashes before it.
+/// Returns the members that agree with each other: the largest group with equal running hashes after one log entry.
+/// This is the newest entry for which a majority of the members has reported a hash. Entries before `after` are
+/// ignored, because states that differ after an entry can have equal hashes before it.
 fn agreeing(others: &[ComparedMember], after: Index) -> BTreeSet<NodeId> {
     let mut found: BTreeMap<Index, BTreeMap<u64, BTreeSet<NodeId>>> = BTreeMap::new();
     for other in others {

@@ -1,4 +1,5 @@
-//! Digests and running hashes (hashes over all applied entries) of this node's state, for comparison with other nodes.
+//! Digests and running hashes (hashes over all applied log entries) of this node's state, for comparison with other
+//! nodes.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(crate) struct Data(pub Database);
 
 impl Data {
-    /// Waits until this node has computed the digest of its state after the entry `index`, at most for `within`.
+    /// Waits until this node has computed the digest of its state after the log entry `index`, at most for `within`.
     /// Returns the digest in hexadecimal; `None` if it was not computed in time. The entry is a request for a digest,
     /// and each node computes the digest when it applies the entry.
     pub(crate) async fn digest(&self, index: Index, within: Duration) -> Option<String> {
@@ -30,7 +31,7 @@ impl Data {
         }
     }
 
-    /// Returns the running hashes (hashes over all applied entries) that this node keeps, each with the entry after
+    /// Returns the running hashes (hashes over all applied log entries) that this node keeps, each with the entry after
     /// which it was taken.
     pub(crate) fn marks(&self) -> impl Iterator<Item = (Index, u64)> {
         self.0.hash_marks().into_iter().map(|mark| (mark.index, mark.running_hash))

@@ -26,21 +26,21 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Time between two questions of this node to the leader for the ids of the client requests in recent entries.
+/// Time between two questions of this node to the leader for the ids of the client requests in recent log entries.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Time for which a leader continues to collect the ids of client requests after a member has asked for them.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
-/// Names that this node has received from a leader. The name of an entry is a text with the ids of the client requests
-/// in this entry.
+/// Names that this node has received from a leader. The name of a log entry is a text with the ids of the client
+/// requests in this entry.
 #[derive(Debug, Default)]
 struct LeaderNames {
     /// The leader that sent the names (request ids), and its term.
     of: Option<(NodeId, Term)>,
     /// Number of the last name received from this leader. A name is a text with the ids of the client requests in one
-    /// entry. The leader numbers the names that it collects in order.
+    /// log entry. The leader numbers the names that it collects in order.
     number: u64,
-    /// Request ids of entries that this node has not applied yet, each text with the index of its entry.
+    /// Request ids of log entries that this node has not applied yet, each text with the index of its entry.
     waiting: Vec<(Index, String)>,
 }
 
@@ -53,7 +53,7 @@ impl LeaderNames {
         }
     }
 
-    /// Adds names: the ids of client requests, each with the index of its entry. The leader numbers names in order;
+    /// Adds names: the ids of client requests, each with the index of its log entry. The leader numbers names in order;
     /// `first` is the number of the first element of `names`.
     fn add(&mut self, first: u64, names: Vec<(Index, String)>) {
         let missed = first.saturating_sub(self.number.saturating_add(1));
@@ -64,7 +64,7 @@ impl LeaderNames {
         self.waiting.extend(names);
     }
 
-    /// Removes and returns the names (ids of client requests) that belong to entries up to `applied`.
+    /// Removes and returns the names (ids of client requests) that belong to log entries up to `applied`.
     fn applied(&mut self, applied: Index) -> Vec<(Index, String)> {
         self.waiting.extract_if(.., |(index, _)| *index <= applied).collect()
     }

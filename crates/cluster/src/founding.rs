@@ -31,7 +31,7 @@ use crate::{
 /// Answer of the node at one of the addresses in `join`, from which an empty node decides what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The node has no vote and no entry. Contains its id and its name.
+    /// The node has no vote and no log entry. Contains its id and its name.
     Empty(NodeId, String),
     /// The node may have data of the cluster. The text says why this node assumes so.
     InUse(String),

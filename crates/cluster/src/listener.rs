@@ -7,9 +7,9 @@
 //! with less than 4 KiB of memory and a time limit. If there are more, the oldest one is closed. A member sends its
 //! hello immediately, so its connection is rarely the oldest.
 //!
-//! An acceptable hello is sealed with the cluster's secret. Afterwards a connection moves to a second list with the
-//! same limit, for the TLS session and the proof of the secret. So strangers without such a hello, however many, cannot
-//! displace a member during this longer part of its handshake.
+//! An acceptable hello ends with an HMAC (its seal) that was made with the cluster's secret. Afterwards a connection
+//! moves to a second list with the same limit, for the TLS session and the proof of the secret. So strangers without
+//! such a hello, however many, cannot displace a member during this longer part of its handshake.
 
 use std::{
     cell::{Cell, RefCell},

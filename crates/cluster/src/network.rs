@@ -110,7 +110,7 @@ struct Inner {
     log: OnceCell<LogReader>,
     /// Counters of the times that appends take. They are set together with `log`.
     times: OnceCell<AppendTimes>,
-    /// Threads that read and encode old entries. They are set together with `log`.
+    /// Threads that read and encode old log entries. They are set together with `log`.
     old_entries: OnceCell<OldEntryThreads>,
 }
 
@@ -173,7 +173,7 @@ impl Network {
     }
 
     /// Records that a node has forwarded a request of its client. The node can answer the client only after it has
-    /// applied the resulting entry.
+    /// applied the resulting log entry.
     pub(crate) fn note_waiting(&self, node: NodeId) {
         if let Some(links) = self.0.peers.borrow().get(&node) {
             links.requests.note();
@@ -361,9 +361,9 @@ fn payload_bytes(request: &AppendEntriesRequest<Types>) -> usize {
 struct SentAppend {
     range: Range,
     pending: PendingReply,
-    /// Time of sending, by the clock that measures appends; `None` if the duration of this append is not measured.
+    /// Monotonic time of sending; `None` if the duration of this append is not measured.
     counted: Option<Duration>,
-    /// Time of sending, if the append's entries are old; `None` if they are new.
+    /// Time of sending, if the append's log entries are old; `None` if they are new.
     old_since: Option<Instant>,
     _connection: Connection,
     _room: OwnedSemaphorePermit,

@@ -24,7 +24,7 @@ use std::{
 use thalweg_disk::Priority;
 use tokio::{sync::oneshot, time::Instant};
 
-/// Maximum time from handing over a piece of work (reading or encoding some entries) to its end. If the work takes
+/// Maximum time from handing over a piece of work (reading or encoding some log entries) to its end. If the work takes
 /// longer, the thread with idle priority counts as too slow. A piece needs one or two milliseconds of processor time.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Minimum time for which the thread with low priority gets the work after the idle thread was too slow.
@@ -67,7 +67,7 @@ struct Inner {
     haste: Mutex<Haste>,
 }
 
-/// The two threads that read and encode old entries. Clones use the same threads.
+/// The two threads that read and encode old log entries. Clones use the same threads.
 #[derive(Clone)]
 pub(crate) struct OldEntryThreads(Arc<Inner>);
 

@@ -34,10 +34,10 @@ pub struct NodeOptions {
     pub consensus: ConsensusOptions,
     /// Timing of the failure detection.
     pub detector: DetectorOptions,
-    /// Limits on the entries or time by which a replica may be behind before it is reported as lagging or stale.
+    /// Limits on the log entries or time by which a replica may be behind before it is reported as lagging or stale.
     pub triggers: Triggers,
-    /// Time between two comparisons of this node's running hashes (hashes over all applied entries) with those of the
-    /// other members; zero for none.
+    /// Time between two comparisons of this node's running hashes (hashes over all applied log entries) with those of
+    /// the other members; zero for none.
     pub compare_every: Duration,
     /// Interval at which the leader requests a digest of all rows (keys and values of the state) from all members,
     /// which then compare their digests; zero for never. The interval must be longer than a member takes to compute a
@@ -52,7 +52,7 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// Default limits on the entries or time by which a replica may be behind before it is reported as lagging or
+    /// Default limits on the log entries or time by which a replica may be behind before it is reported as lagging or
     /// stale.
     pub const DEFAULT_TRIGGERS: Triggers =
         Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: ElapsedMillis(30_000) };

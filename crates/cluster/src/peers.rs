@@ -39,8 +39,8 @@ pub(crate) struct PeerFacts {
     pub wall: Option<(SpaceTime, Instant)>,
     /// Milliseconds by which the node's wall clock was ahead of the local one when the node last reported it.
     pub clock_ahead_millis: Option<i64>,
-    /// Latest time at which the node is known to have had all of this leader's entries. `None` while this node does not
-    /// lead, because only the leader knows this.
+    /// Latest time at which the node is known to have had all of this leader's log entries. `None` while this node does
+    /// not lead, because only the leader knows this.
     pub up_to_date: Option<Instant>,
     /// Ends of this leader's log that the node has not reached yet, each with the time at which it was the end; oldest
     /// first.
@@ -78,10 +78,10 @@ impl Peers {
 }
 
 impl PeerFacts {
-    /// Records the progress of the other node while this node leads. `last` is the last entry of this node, the leader.
-    /// `matched` is the last entry that the other node has; `None` if this is unknown. Under steady writes, the other
-    /// node never has the newest entry. So it counts as up to date at an earlier time once it has the entry that was
-    /// the leader's last one at that time.
+    /// Records the progress of the other node while this node leads. `last` is the last log entry of this node, the
+    /// leader. `matched` is the last entry that the other node has; `None` if this is unknown. Under steady writes, the
+    /// other node never has the newest entry. So it counts as up to date at an earlier time once it has the entry that
+    /// was the leader's last one at that time.
     pub(crate) fn note_progress(&mut self, last: Index, matched: Option<Index>, now: Instant) {
         // A node that has not reported yet counts as behind from now on.
         let up_to_date = self.up_to_date.get_or_insert(now);
@@ -102,7 +102,7 @@ impl PeerFacts {
         }
     }
 
-    /// Returns the time since the node last had all entries of this leader; `None` if this node does not lead.
+    /// Returns the time since the node last had all log entries of this leader; `None` if this node does not lead.
     pub(crate) fn behind(&self) -> Option<Duration> {
         self.up_to_date.map(|at| at.elapsed())
     }
@@ -114,8 +114,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Records the progress of a node that always lacks entries. The leader writes 1,000 entries a second, and the node
-    /// has those that are older than `behind`. Returns the longest time for which the node counted as behind.
+    /// Records the progress of a node that always lacks log entries. The leader writes 1,000 entries a second, and the
+    /// node has those that are older than `behind`. Returns the longest time for which the node counted as behind.
     fn longest(behind: Duration, seconds: u32) -> Duration {
         let (mut facts, start) = (PeerFacts::default(), Instant::now());
         let step = Duration::from_millis(100);

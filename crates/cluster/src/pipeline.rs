@@ -93,8 +93,8 @@ impl Pipeline {
         room.expect("the semaphore is never closed")
     }
 
-    /// Returns the number of permits for entries of `bytes` bytes. The semaphore has one permit for each byte of new
-    /// entries; old entries need more.
+    /// Returns the number of permits for log entries of `bytes` bytes. The semaphore has one permit for each byte of
+    /// new entries; old entries need more.
     fn charge(&self, bytes: usize, age: EntryAge) -> usize {
         let charge = match age {
             EntryAge::New => bytes,
@@ -103,7 +103,7 @@ impl Pipeline {
         charge.min(MAX_PIPELINED_BYTES)
     }
 
-    /// Maximum bytes of old entries in flight at present, according to the measured round trip.
+    /// Maximum bytes of old log entries in flight at present, according to the measured round trip.
     fn old_window(&self) -> usize {
         let micros = self.shortest.get().map_or(0, |shortest| shortest.as_micros() as usize);
         OLD_WINDOW_BYTES.saturating_add(micros.saturating_mul(OLD_BYTES_PER_MICRO)).min(MAX_PIPELINED_BYTES)

@@ -120,8 +120,8 @@ pub fn repair(
     Ok(installed)
 }
 
-/// Installs a snapshot of the member at the other end of `link`. Fails if the snapshot does not contain all entries up
-/// to `least`.
+/// Installs a snapshot of the member at the other end of `link`. Fails if the snapshot does not contain all log entries
+/// up to `least`.
 async fn install_from(link: &Link, db: &Database, least: Index, stop: &AtomicBool) -> Result<Installed, RepairError> {
     let mut install = db.install()?;
     let mut snapshot = 0;

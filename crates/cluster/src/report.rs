@@ -98,8 +98,8 @@ pub(crate) fn compose(
     }
 }
 
-/// Returns how far the last entry of a member, `matched`, is behind this node's last entry, `last`: in entries and in
-/// bytes.
+/// Returns how far the last log entry of a member, `matched`, is behind this node's last entry, `last`: in entries and
+/// in bytes.
 fn lag_of(consensus: &Consensus<Rt>, last: Index, matched: Index) -> Lag {
     Lag { entries: last.0.saturating_sub(matched.0), bytes: consensus.bytes_after(matched) }
 }

@@ -18,7 +18,7 @@ const CLOCK_SET: Duration = Duration::from_millis(100);
 pub(crate) struct OwnFacts {
     /// Index of the last entry of this node's log.
     pub last: Index,
-    /// Index of the last entry that this node has applied.
+    /// Index of the last log entry that this node has applied.
     pub applied: Index,
     /// True if this node's disk is too full for new data.
     pub lacks_room: bool,

@@ -297,8 +297,8 @@ impl Tasks {
         });
     }
 
-    /// Stops serving once this node was removed. It learns this from an applied entry or from another member. Usually
-    /// another member reports it, because the leader sends no entries to a node that it has removed.
+    /// Stops serving once this node was removed. It learns this from an applied log entry or from another member.
+    /// Usually another member reports it, because the leader sends no entries to a node that it has removed.
     fn check_own_removal(&self, members: &BTreeMap<NodeId, MemberRole>) {
         if self.was_removed.get() || !(self.network.removal().is_set() || self.has_applied_own_removal()) {
             return;

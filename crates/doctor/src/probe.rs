@@ -145,14 +145,14 @@ pub struct Walls {
     last: Option<(Duration, Duration)>,
     /// Time from the first observation to the last one.
     pub observed: Duration,
-    /// Largest step of the wall clock: the difference between the times that both clocks measured from one observation
-    /// to the next.
+    /// Largest step of the wall clock: the difference between the times that it and the monotonic clock measured from
+    /// one observation to the next.
     pub largest_step: Duration,
     began: Option<Instant>,
 }
 
-/// Longest time that reading both clocks may take; slower observations are dropped. If the system suspended the process
-/// between the two readings, the clocks would seem to step.
+/// Longest time that reading the wall clock and the monotonic clock may take; slower observations are dropped. If the
+/// system suspended the process between the two readings, the clocks would seem to step.
 const MAX_READING: Duration = Duration::from_micros(200);
 
 impl Walls {
@@ -166,7 +166,8 @@ impl Walls {
         }
     }
 
-    /// Adds an observation of both clocks. `monotonic` counts from a fixed but arbitrary start, `wall` from 1970.
+    /// Adds an observation of the wall clock and the monotonic clock. `monotonic` counts from a fixed but arbitrary
+    /// start, `wall` from 1970.
     pub fn add(&mut self, monotonic: Duration, wall: Duration) {
         if let Some((former, former_wall)) = self.last.replace((monotonic, wall)) {
             let passed = monotonic.saturating_sub(former);

@@ -81,12 +81,12 @@ impl Digests {
     }
 }
 
-/// A digest of the state, with the log position of that state.
+/// A digest of the state, with the log position up to which the digested state had applied the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestReport {
     /// Id of the digest command; `None` if the digest was computed without a command.
     pub id: Option<u64>,
-    /// Digest of the state and the position of that state. The running hash is `state.applied.running_hash`.
+    /// Digest, and log position up to which entries are in it. The running hash is `state.applied.running_hash`.
     pub state: StateDigest,
 }
 
@@ -94,13 +94,13 @@ pub struct DigestReport {
 /// entries with the same effects have the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashMark {
-    /// Index of the last entry that the hash covers.
+    /// Index of the last log entry that the hash covers.
     pub index: Index,
-    /// Hash over the effects of all entries up to `index`.
+    /// Hash over the effects of all log entries up to `index`.
     pub running_hash: u64,
 }
 
-/// Running hashes of the last entries whose index is a multiple of [`HASH_INTERVAL`].
+/// Running hashes of the last log entries whose index is a multiple of [`HASH_INTERVAL`].
 #[derive(Debug, Default)]
 pub(crate) struct HashMarks(Mutex<VecDeque<HashMark>>);
 

@@ -69,7 +69,7 @@ impl PutOptions<'_> {
 pub struct Lifetime {
     /// Revision of the command that wrote the key.
     pub revision: Revision,
-    /// Deadline of the key itself, by the database's clock; `None` if the key has none.
+    /// Deadline of the key itself, by the database's own clock (space time); `None` if the key has none.
     pub deadline: Option<SpaceTime>,
     /// Lease that the key is attached to; `None` if it is attached to none.
     pub lease: Option<LeaseId>,
@@ -130,7 +130,7 @@ impl Database {
         Ok(snapshot.end_of(expiry)?.map(|end| between(snapshot.time(), end)))
     }
 
-    /// Current time of the database's clock, with which deadlines are compared.
+    /// Current time of the database's own clock (space time), with which deadlines are compared.
     #[must_use]
     pub fn space_time(&self) -> SpaceTime {
         self.inner.open.replica.now()

@@ -55,7 +55,7 @@ pub const MAX_LISTED_MEMBERS: usize = 10_000;
 pub struct Extended {
     /// Durability level that the extension reached.
     pub durability: Durability,
-    /// New ack deadline of the delivery attempts, by the database's clock.
+    /// New ack deadline of the delivery attempts, by the database's own clock (space time).
     pub deadline: SpaceTime,
     /// Delivery attempts that were not extended because none of their records is still waiting for an ack.
     pub lapsed: Vec<Attempt>,

@@ -47,12 +47,12 @@ pub enum InstallError {
         /// Description of the reason why the snapshot cannot be installed.
         what: &'static str,
     },
-    /// The database has applied later entries than the snapshot contains.
+    /// The database has applied later log entries than the snapshot contains.
     #[error("the snapshot ends at entry {snapshot}, and entry {applied} is applied already: take a new snapshot")]
     Outdated {
-        /// Index of the last entry that the snapshot contains.
+        /// Index of the last log entry that the snapshot contains.
         snapshot: Index,
-        /// Index of the last entry that the database has applied.
+        /// Index of the last log entry that the database has applied.
         applied: Index,
     },
     /// The node's log has an entry after the snapshot. Only consensus can decide if this entry continues the snapshot.
@@ -60,7 +60,7 @@ pub enum InstallError {
         "the snapshot ends at entry {snapshot}, and the log has entry {entry}: take a new snapshot after a few writes"
     )]
     LogAhead {
-        /// Index of the last entry that the snapshot contains.
+        /// Index of the last log entry that the snapshot contains.
         snapshot: Index,
         /// Index of the first entry after the snapshot in the log.
         entry: Index,

@@ -44,7 +44,7 @@ pub struct KeyVersions {
 }
 
 /// Time by which reads at an explicit revision hide expired values. It hides none: an expired key is present up to the
-/// revision of the entry that removed it.
+/// revision of the log entry that removed it.
 const AS_OF_THE_REVISION: SpaceTime = SpaceTime(0);
 
 impl Keyspace {

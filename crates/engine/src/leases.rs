@@ -28,7 +28,7 @@ pub struct LeaseGrant {
     pub id: LeaseId,
     /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Time, by the database's clock, at which the lease ends unless it is kept alive before.
+    /// Time, by the database's own clock (space time), at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
     /// Durability level that the command to grant or keep the lease reached.
     pub durability: Durability,

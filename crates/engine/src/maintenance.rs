@@ -189,7 +189,7 @@ impl Inner {
         Ok(expired)
     }
 
-    /// If a deadline has passed, appends an entry whose time is after all passed deadlines. After a restart, the
+    /// If a deadline has passed, appends a log entry whose time is after all passed deadlines. After a restart, the
     /// database's clock continues from the time of the last entry, so it cannot go back before these deadlines.
     ///
     /// A node alone calls this before it is closed. The leader of a cluster calls it regularly; a follower never does.
@@ -200,14 +200,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns true if this node leads a cluster that has keys with deadlines. It then proposes an entry after each
+    /// Returns true if this node leads a cluster that has keys with deadlines. It then proposes a log entry after each
     /// deadline, because reads use the time of the last applied entry.
     fn proposes_time(&self) -> bool {
         let replica = &self.open.replica;
         replica.member().is_some() && replica.leads() && self.open.machine.has_deadlines()
     }
 
-    /// Proposes an entry with a time after the passed deadlines, if this node leads a cluster. Once the entry is
+    /// Proposes a log entry with a time after the passed deadlines, if this node leads a cluster. Once the entry is
     /// applied, reads of all members hide the expired keys.
     pub(crate) async fn propose_time(&self) -> Result<(), WriteError> {
         match self.led_term().filter(|_| self.proposes_time()) {
@@ -216,7 +216,7 @@ impl Inner {
         }
     }
 
-    /// Writes the present time of the database's clock to the file that shows when the directory was last in use.
+    /// Writes the database's present time (space time) to the file that shows when the directory was last in use.
     pub(crate) fn note_last_use(&self) {
         // Reads of a member only use times of log entries.
         let time = match self.open.replica.member() {

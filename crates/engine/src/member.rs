@@ -39,7 +39,7 @@ pub struct MemberParts {
 }
 
 /// Disk, clock and seed of a database that is opened in stepped mode, without threads of its own. A member that is
-/// opened in this mode may have segments of any size: the caller must ensure that entries fit.
+/// opened in this mode may have segments of any size: the caller must ensure that log entries fit.
 #[derive(Clone, Debug)]
 pub struct SteppedOptions<'a> {
     /// Disk of the node.
@@ -140,8 +140,8 @@ impl Database {
         Some(MemberParts { log: open.log.clone(), machine: open.machine.clone(), member })
     }
 
-    /// Sets an observer that is called after each entry that this member applies, on the thread that applies it. Only
-    /// the first call has an effect. On a node alone, the observer is never called.
+    /// Sets an observer that is called after each log entry that this member applies, on the thread that applies it.
+    /// Only the first call has an effect. On a node alone, the observer is never called.
     pub fn observe_applied(&self, observer: Arc<dyn Observer>) {
         let _ = self.inner.open.witness.set(observer);
     }

@@ -89,7 +89,7 @@ pub(crate) struct Opened {
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Mutex<Identity>,
     pub(crate) hashes: Arc<HashMarks>,
-    /// Observer of applied entries that the caller has set on a member of a cluster.
+    /// Observer of applied log entries that the caller has set on a member of a cluster.
     pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
     pub(crate) mode: Mode,
     /// Data directory for backends that do their own I/O, not through a `Disk`; `None` for the path of the `Disk`.

@@ -184,7 +184,7 @@ impl SpaceParts<'_> {
         is_sole_voter.then_some(()).ok_or_else(not_alone)
     }
 
-    /// Returns true if this node may have been opened alone since its last entry. Then clients may have seen keys
+    /// Returns true if this node may have been opened alone since its last log entry. Then clients may have seen keys
     /// expire after the time of that entry.
     fn may_have_been_alone(&self) -> Result<bool, OpenError> {
         let is_founder = self.identity.cluster.is_some_and(|cluster| cluster.origin == Origin::Founded);
@@ -192,7 +192,7 @@ impl SpaceParts<'_> {
         Ok(is_founder && self.clock_file()?.found().is_some_and(|found| found > applied))
     }
 
-    /// Opens the database alone and closes it again. If a deadline has passed, appends an entry with a later time.
+    /// Opens the database alone and closes it again. If a deadline has passed, appends a log entry with a later time.
     /// Returns the time that the database's clock has reached; `None` if other nodes vote.
     fn begin_alone(&self, progress: &mut Progress<'_>) -> Result<Option<SpaceTime>, OpenError> {
         let opened = match self.alone(progress) {

@@ -10,7 +10,7 @@ thread_local! {
 }
 
 /// Makes databases that are opened on this thread accept any value of the option `inline_value_bytes`, even below its
-/// minimum. The rows that an entry writes then depend on the option, so replicas can differ.
+/// minimum. The rows that a log entry writes then depend on the option, so replicas can differ.
 #[cfg(feature = "plant")]
 pub fn take_any_inline_bytes(takes: bool) {
     TAKES_ANY_INLINE_BYTES.set(takes);

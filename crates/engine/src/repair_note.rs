@@ -28,8 +28,8 @@ const FIRST_LINE: &str = "thalweg repair 1\n";
 /// A member's record of the repairs of its own state: the last repair that it made, and the repair that it needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairNote {
-    /// Last entry of the snapshot with which the member has replaced its own state, without an operator. `None` if the
-    /// member never did this, or if an operator has repaired the member later.
+    /// Last log entry of the snapshot with which the member has replaced its own state, without an operator. `None` if
+    /// the member never did this, or if an operator has repaired the member later.
     pub done: Option<Index>,
     /// Repair that the member needs; it serves no requests before this repair. `None` if it needs none.
     pub due: Option<RepairDue>,

@@ -173,14 +173,14 @@ impl Database {
         self.inner.digests.last()
     }
 
-    /// Returns the digest of the state after the entry with this index, if it is among the last few computed digests
-    /// since the open. Members whose states are equal have equal digests at an index.
+    /// Returns the digest of the state after the log entry with this index, if it is among the last few computed
+    /// digests since the open. Members whose states are equal have equal digests at an index.
     #[must_use]
     pub fn digest_at(&self, index: Index) -> Option<Arc<DigestReport>> {
         self.inner.digests.at(index)
     }
 
-    /// Returns the last few digests computed since the database was opened, in the order of their entries.
+    /// Returns the last few digests computed since the database was opened, in the order of their log entries.
     #[must_use]
     pub fn state_digests(&self) -> Vec<Arc<DigestReport>> {
         self.inner.digests.all()

@@ -23,7 +23,7 @@ pub struct Stats {
     pub applied_index: Index,
     /// Revision of the last command that is applied to the state.
     pub applied_revision: Revision,
-    /// Running hash (over all entries so far) after the last applied entry. It is equal on all replicas that have
+    /// Running hash (over all log entries so far) after the last applied entry. It is equal on all replicas that have
     /// applied that entry.
     pub running_hash: u64,
     /// LSN below which all log records are applied to the state.
@@ -61,7 +61,7 @@ pub struct Stats {
     pub freeing_rounds: u64,
     /// Progress and results of the scrub.
     pub scrub: ScrubStats,
-    /// Current time of the database's clock, with which deadlines are compared.
+    /// Current time of the database's own clock (space time), with which deadlines are compared.
     pub space_time: SpaceTime,
 }
 

@@ -1,16 +1,16 @@
-//! The marker file of a restore that has not finished.
+//! The file `RESTORING`, which shows that a restore of the directory has not finished.
 
 use std::sync::Arc;
 
 use thalweg_disk::Disk;
 
-/// Returns true if the directory has the marker of a restore that has not finished.
+/// Returns true if the directory has the file `RESTORING` of a restore that has not finished.
 pub(crate) fn is_unfinished(disk: &Arc<dyn Disk>) -> bool {
     disk.open(MARKER).is_ok()
 }
 
-/// Removes the marker of a restore that was killed after it had written the identity. Otherwise, if the identity were
-/// lost later, the marker would let another restore clear the directory.
+/// Removes the file `RESTORING` of a restore that was killed after it had written the identity. Otherwise, if the
+/// identity were lost later, this file would let another restore clear the directory.
 pub(crate) fn forget_finished(disk: &Arc<dyn Disk>) {
     // The name of the identity must be on disk before the marker is removed.
     if is_unfinished(disk) && disk.sync_dir("").is_ok() {

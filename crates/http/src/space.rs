@@ -14,7 +14,8 @@ use crate::{
     reply,
 };
 
-/// Handles `GET /v1/space`. A new thread reads the state. If the client disconnects, this thread still finishes.
+/// Handles `GET /v1/space`: reports which purposes the bytes of the data directory serve. A new thread reads the state.
+/// If the client disconnects, this thread still finishes.
 #[utoipa::path(
     get, path = "/v1/space", params(SpaceQuery),
     responses((status = 200, description = "Bytes by kind, the payload, and other figures.", body = Object))

@@ -309,9 +309,9 @@ struct ClockReading {
 }
 
 impl ClockReading {
-    /// Maximum number of attempts to read both clocks at the same moment.
+    /// Maximum number of attempts to read the machine's monotonic and wall clock at the same moment.
     const ATTEMPTS: u32 = 20;
-    /// Largest time between two readings that count as simultaneous.
+    /// Largest time between readings of the two clocks that count as simultaneous.
     const SIMULTANEOUS: Duration = Duration::from_micros(20);
 
     /// Reads the machine's monotonic and wall clock. If the system pauses the thread between the two readings, they

@@ -19,7 +19,7 @@ use crate::Clock;
 pub enum NextStep<F> {
     /// The task waits for this future.
     Future(F),
-    /// The task asks for its next step again when the clock reaches this time, in nanoseconds.
+    /// The task asks for its next step again at this time, in nanoseconds since the run started.
     Due(u64),
     /// The task has ended.
     Nothing,

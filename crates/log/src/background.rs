@@ -1,6 +1,7 @@
 //! The background syncer, which fsyncs what no caller waits for: writes of durability level `interval` at their
-//! deadline, and sealed segments as soon as possible. It also writes a marker into an idle log, which attests that all
-//! records are durable. A thread does this work, or [`Log::step`](crate::Log::step) in a log without threads.
+//! deadline, and sealed segments as soon as possible. It also writes a batch without records into an idle log, which
+//! attests that all records are durable. A thread does this work, or [`Log::step`](crate::Log::step) in a log without
+//! threads.
 
 use std::ops::ControlFlow;
 

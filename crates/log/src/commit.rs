@@ -46,7 +46,8 @@ impl Shared {
     }
 
     /// Blocks until all records below `lsn` are durable, like [`commit`](Self::commit), but waits for a sync even if
-    /// these records are durable already. Needed to make marker batches and footers durable, because these have no LSN.
+    /// these records are durable already. Needed to make footers and batches without records durable, because these
+    /// have no LSN.
     pub(crate) fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         self.check_not_failed()?;
         let number = match core.role.phase {

@@ -103,7 +103,7 @@ impl Window {
     }
 }
 
-/// LSN and chain value (body checksum of the previous batch) that the next batch must have.
+/// LSN that the next batch must have, and body checksum of the previous batch, which the next batch must repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub first: Lsn,
@@ -124,12 +124,12 @@ pub(crate) struct VerifiedBatch {
     /// Timestamp of the batch's first record, and highest timestamp of its records; `None` for a batch without records.
     /// Timestamps are times of the clock that all replicas share (space time).
     pub times: Option<(SpaceTime, SpaceTime)>,
-    /// True if the batch has records of kind `Truncate`, which void earlier entries.
+    /// True if the batch has records of kind `Truncate`, which void earlier log entries.
     pub truncates: bool,
 }
 
 impl VerifiedBatch {
-    /// Returns the LSN and the chain value that the next batch must have.
+    /// Returns the LSN that the next batch must have, and the previous batch's checksum, which it must repeat.
     pub(crate) fn expects(&self) -> Expected {
         Expected { first: self.header.next(), chain: self.header.body_crc }
     }
@@ -145,7 +145,7 @@ pub(crate) fn read_header(window: &mut Window, key: SegmentKey, at: u32) -> io::
     Ok(BatchHeader::decode(bytes, key.id, at, limit))
 }
 
-/// Reads and verifies the whole batch at position `at`: header, order of LSNs, chain of checksums, padding,
+/// Reads and verifies the whole batch at position `at`: header, order of LSNs, the previous batch's checksum, padding,
 /// and every record.
 pub(crate) fn read_batch(
     window: &mut Window,

@@ -1,7 +1,8 @@
 //! Encodes the records of an append (drafts) into the bytes of a batch, outside the writer's lock where possible.
 //!
 //! Owns: record headers and checksums, and the choice between copying payload bytes and passing them by reference. Does
-//! not own: the batch header, because its position, LSN and chain are known only under the writer's lock.
+//! not own: the batch header, because its position, its LSN and the previous batch's checksum are known only under the
+//! writer's lock.
 
 use std::io::IoSlice;
 
@@ -41,7 +42,7 @@ pub(crate) struct Measure {
     /// Timestamp of the batch's first record, and highest timestamp of its records, by the clock that all replicas
     /// share (space time).
     pub times: (SpaceTime, SpaceTime),
-    /// True if some records of the batch are of kind `Truncate`, which voids earlier entries.
+    /// True if some records of the batch are of kind `Truncate`, which voids earlier log entries.
     pub truncates: bool,
 }
 
@@ -70,8 +71,7 @@ pub(crate) struct Scratch {
     /// Buffer that begins with space for the batch header. In a small batch, records and padding follow. A large batch
     /// has only its record headers in this buffer, because its payloads are not copied.
     bytes: Vec<u8>,
-    /// Four bytes of space for the previous batch's body checksum (the chain), followed by the checksums of
-    /// the batch's records.
+    /// Four bytes of space for the previous batch's body checksum, followed by the checksums of the batch's records.
     sums: Vec<u8>,
 }
 

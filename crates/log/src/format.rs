@@ -136,8 +136,8 @@ pub struct SegmentHeader {
     pub generation: Generation,
     /// LSN of the segment's first record, if the segment is live.
     pub base: Lsn,
-    /// Body checksum of the last batch of the previous segment, if this segment is live. It starts the chain
-    /// of checksums.
+    /// Body checksum of the last batch of the previous segment, if this segment is live. The segment's first batch
+    /// repeats it.
     pub base_chain: u32,
     /// Size of the segment file in bytes.
     pub segment_bytes: u32,
@@ -239,12 +239,14 @@ pub enum BatchKind {
     /// The batch carries records.
     #[default]
     Records,
-    /// A marker: all records before it were durable when it was written, and the log had no pending writes.
+    /// A batch without records (a marker), which attests that all earlier records are durable. It is written when the
+    /// log has no pending writes.
     Idle,
-    /// A marker written when the log is opened, before any record. The batches after it belong to a new run of the
-    /// process.
+    /// A batch without records (a marker), which is written when the log is opened. The batches after it belong to a
+    /// new run of the process.
     Opened,
-    /// A marker written when the log is closed. No batch follows it until the next open.
+    /// A batch without records (a marker), which is written when the log is closed. No batch follows it until the next
+    /// open.
     Closed,
 }
 
@@ -253,19 +255,18 @@ pub enum BatchKind {
 pub struct BatchHeader {
     /// Number of bytes of the batch's records, without the padding after them.
     pub body_len: u32,
-    /// Number of records in the batch; 0 in a marker.
+    /// Number of records in the batch; 0 in a marker (a batch that only attests durability).
     pub count: u32,
-    /// LSN of the batch's first record; in a marker, the LSN that the next record will get.
+    /// LSN of the batch's first record; in a marker (a batch without records), the LSN that the next record will get.
     pub first: Lsn,
     /// Attested bound: when the batch was written, all records below this LSN were durable. `attested <=
     /// first`.
     pub attested: Lsn,
-    /// Body checksum of the previous batch. It chains the batches, so that a missing or exchanged batch is
-    /// found.
+    /// Body checksum of the previous batch. By this value, a reader finds a missing or exchanged batch.
     pub chain: u32,
     /// Body checksum: CRC32C of `chain` and the checksums of the batch's records in order.
     pub body_crc: u32,
-    /// Kind of the batch: records, or a kind of marker.
+    /// Kind of the batch: with records, or one of the kinds without records (markers).
     pub kind: BatchKind,
 }
 
@@ -370,7 +371,7 @@ pub struct RecordHeader {
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Raft index of the record among the entries of its space, or zero if its kind has none.
+    /// Index of the record in the replicated log of its Raft group; zero if records of this kind have no index.
     pub index: Index,
     /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,

@@ -25,7 +25,7 @@ use crate::{
     writer_role::Marked,
 };
 
-/// Bytes of the active segment that [`Log::may_wait`] reserves for headers and markers.
+/// Bytes of the active segment that [`Log::may_wait`] reserves for headers and for batches without records (markers).
 const HEADERS_ROOM_BYTES: u64 = 4096;
 
 #[derive(Debug)]
@@ -192,10 +192,9 @@ impl Log {
         self.shared().syncer.due_now();
     }
 
-    /// Returns the truncations that come after a record that is still readable. A truncation voids the entries of a
-    /// space (a replicated state machine) from an index on. The list is ordered by LSN, and within each space also by
-    /// index. It leaves out a truncation that a later one covers. The call costs a few nanoseconds, and the list is
-    /// usually empty.
+    /// Returns the truncations that come after a record that is still readable. A truncation voids the log entries of
+    /// one Raft group from an index on. The list is ordered by LSN, and within each Raft group also by index. It leaves
+    /// out a truncation that a later one covers. The call costs a few nanoseconds, and the list is usually empty.
     #[must_use]
     pub fn truncations(&self) -> Arc<Vec<Truncation>> {
         self.shared().truncations.load()
@@ -292,8 +291,8 @@ impl Log {
         shared.failed.load(Ordering::Acquire).then(|| shared.failure.get().cloned().unwrap_or_default())
     }
 
-    /// Syncs the log, writes a marker that reports a clean close, and stops the background threads. Further
-    /// appends fail; reads continue. Closing twice is allowed.
+    /// Syncs the log, writes a last batch that reports a clean close, and stops the background threads. Further appends
+    /// fail; reads continue. Closing twice is allowed.
     pub fn close(&self) -> Result<(), AppendError> {
         let shared = self.shared();
         if shared.closed.swap(true, Ordering::AcqRel) {

@@ -17,8 +17,8 @@ pub struct LogOptions {
     pub segment_bytes: u32,
     /// Number of empty segment files kept ready for the writer, at least 2. The last of them is reserved for
     /// [`crate::Purpose::Reclaim`]. The files take `spare_segments * segment_bytes` bytes of disk. In addition, the log
-    /// keeps as many recycled segments as the writer used in the last minute, up to 64 segments or 2 GiB. While the log
-    /// [rests](crate::Log::rest), it keeps no empty files.
+    /// keeps as many recycled segments as the writer used in the last minute, up to 64 segments or 2 GiB. The log keeps
+    /// no empty files while nothing is appended (see [`Log::rest`](crate::Log::rest)).
     pub spare_segments: u32,
     /// Maximum time between a write of durability level `interval` and its fsync. A power loss can discard
     /// the writes of this time.
@@ -152,7 +152,7 @@ pub struct LogStats {
     pub appends: u64,
     /// Number of records that were appended.
     pub records: u64,
-    /// Bytes written by appends, including headers, padding and marker batches.
+    /// Bytes written by appends, including headers, padding and batches without records, which only attest durability.
     pub bytes: u64,
     /// Payload bytes of appended records.
     pub payload_bytes: u64,

@@ -16,7 +16,7 @@ pub struct Draft<'a> {
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Raft index of the record among the entries of its space, or zero if its kind has none.
+    /// Index of the record in the replicated log of its Raft group; zero if records of this kind have no index.
     pub index: Index,
     /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,
@@ -32,15 +32,15 @@ impl Draft<'_> {
     }
 }
 
-/// A record of kind [`Truncate`](RecordKind::Truncate). It voids those entries of its space (one Raft group) that come
-/// before it in the log and have its index or a higher one.
+/// A record of kind [`Truncate`](RecordKind::Truncate). It voids those log entries of its Raft group that come before
+/// it in the log and have its index or a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// Space (replicated state machine) whose entries the truncation voids.
+    /// Id of the Raft group (space) whose log entries the truncation voids.
     pub space: SpaceId,
     /// LSN of the truncation record, its position in the log.
     pub lsn: Lsn,
-    /// Raft index of the first entry that the truncation voids.
+    /// Raft index of the first log entry that the truncation voids.
     pub index: Index,
 }
 
@@ -82,7 +82,7 @@ pub struct LogRecord {
     pub kind: RecordKind,
     /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Raft index of the record among the entries of its space, or zero if its kind has none.
+    /// Index of the record in the replicated log of its Raft group; zero if records of this kind have no index.
     pub index: Index,
     /// Timestamp of the record in microseconds, by the clock that all replicas share (space time).
     pub time: SpaceTime,

@@ -1,10 +1,10 @@
 //! Kinds of records in a node's log, and the byte that represents each of them on disk.
 
-/// Kind of a record. Records belong to a space: a replicated state machine with its own sequence of numbered entries.
+/// Kind of a record. Each record belongs to a space: one Raft group, with its own sequence of numbered log entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// Commands for the replicated state machine of a space. The record has a term and an index.
+    /// Commands for the replicated state machine of a space (one Raft group). The record has a term and an index.
     Entry = 1,
     /// Membership of a space (one Raft group): the nodes that replicate it. The record has a term and an index.
     Membership = 2,
@@ -13,11 +13,12 @@ pub enum RecordKind {
     /// Bytes that this node copied from an old segment to the end of the log, so that the segment can be
     /// freed. The record has no term or index.
     Move = 4,
-    /// Voids the entries of a space (one Raft group) from an index on, because they conflict with the leader's.
+    /// Voids the log entries of a space (one Raft group) from an index on, because they conflict with the leader's
+    /// entries.
     Truncate = 5,
-    /// Declares that the entries of a space (one Raft group) up to an index are no longer needed.
+    /// Declares that the log entries of a space (one Raft group) up to an index are no longer needed.
     Purged = 6,
-    /// An empty entry of a space (one Raft group), which a new leader appends first. The record has a term and an
+    /// An empty log entry of a space (one Raft group), which a new leader appends first. The record has a term and an
     /// index.
     Blank = 7,
 }
@@ -42,8 +43,8 @@ impl RecordKind {
         })
     }
 
-    /// Returns true if records of this kind are entries of their space. An entry has its own index, and a later
-    /// truncation at or below that index voids the entry.
+    /// Returns true if records of this kind are entries of their Raft group's log. An entry has its own index, and a
+    /// later truncation at or below that index voids the entry.
     #[must_use]
     pub const fn has_index(self) -> bool {
         matches!(self, Self::Entry | Self::Membership | Self::Blank)

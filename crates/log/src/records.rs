@@ -35,8 +35,8 @@ struct ReadPosition {
     segment: Arc<Segment>,
     window: Window,
     at: u32,
-    /// LSN and chain value that the next batch must have; `None` if the iteration begins in the middle of a
-    /// segment.
+    /// LSN that the next batch must have, and the previous batch's checksum, which it must repeat; `None` if the
+    /// iteration begins in the middle of a segment.
     expected: Option<Expected>,
 }
 

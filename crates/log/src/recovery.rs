@@ -1,5 +1,5 @@
 //! Opens a log: lists the files, finds the end of the log, decides whether to open the log, makes the disk match the
-//! decision, and writes the marker of a new run.
+//! decision, and writes a batch without records that begins a new run of the process.
 //!
 //! Owns: the order of these steps. No byte is written before the decision to open is made.
 
@@ -166,7 +166,7 @@ fn report(survey: &Survey, given_up: &[Corruption]) -> Recovery {
     }
 }
 
-/// Continues an existing log at its end, which the survey has found.
+/// Continues an existing log at its end, which the search at open (`survey`) has found.
 fn resume(survey: Survey, spares: &Arc<SegmentPool>) -> Result<(Table, Core), OpenError> {
     let mut chain = 0;
     let mut segments = Vec::with_capacity(survey.kept.len());
@@ -213,9 +213,9 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<SegmentPool>
     Ok((Table(vec![segment]), core))
 }
 
-/// Writes and syncs the marker of a new run. From now on, the `Closed` marker of an earlier run has no effect, and all
-/// records before the new marker are attested as durable. The sync also covers the bytes of this segment that recovery
-/// has written again.
+/// Writes and syncs a batch without records (the marker of a new run). From now on, the `Closed` marker of an earlier
+/// run has no effect, and all records before the new marker are attested as durable. The sync also covers the bytes of
+/// this segment that recovery has written again.
 fn mark_opened(shared: &Shared) -> Result<(), OpenError> {
     let mut core = shared.core();
     let next = core.next;

@@ -24,13 +24,14 @@ use crate::{log::Log, shared::Shared, writer_rest::RestBounds, writer_role::Core
 /// segments are small, the number is a segment's size divided by [`REST_SHARE`].
 const REST_BYTES: u32 = 1 << 20;
 const REST_SHARE: u32 = 16;
-/// Time for which a log does not rest again after a rest, unless it has written at least one segment since.
+/// Time after a rest (a time without prepared segments) for which the log does not rest again, unless it has written at
+/// least one segment since.
 const MIN_AWAKE: Duration = Duration::from_secs(600);
-/// Divisor of the segment size: a log begins to rest only if at least the segment size divided by this number is free
-/// in the active segment.
+/// Divisor of the segment size: a log begins to rest (to keep no prepared segments) only if at least the segment size
+/// divided by this number is free in the active segment.
 const FREE_SHARE: u32 = 4;
-/// Number of additional segments for which the disk must have space before a log begins to rest, beyond the reserve and
-/// the prepared segments.
+/// Number of additional segments for which the disk must have space, beyond the reserve and the prepared segments,
+/// before a log begins to rest (to keep no prepared segments).
 const ROOM_SEGMENTS: u64 = 4;
 
 impl Log {

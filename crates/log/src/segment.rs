@@ -50,7 +50,7 @@ pub(crate) struct Extent {
     pub next: Lsn,
     pub first_time: SpaceTime,
     pub last_time: SpaceTime,
-    /// True if the segment has records of kind `Truncate`, which void earlier entries.
+    /// True if the segment has records of kind `Truncate`, which void earlier log entries.
     pub truncates: bool,
 }
 

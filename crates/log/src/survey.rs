@@ -49,14 +49,14 @@ pub(crate) struct Survey {
     pub cut: Vec<FoundSegment>,
     pub attested: Lsn,
     pub cut_bytes: u64,
-    /// True if the last batch of the log is a `Closed` marker.
+    /// True if the log was closed cleanly: its last batch is of the kind `Closed`.
     pub clean: bool,
     /// Corruption at the end of the log; headers attest that records beyond it were durable. `None` if the log has no
     /// such damage.
     pub corruption: Option<Corruption>,
 }
 
-/// Choice of how much of a log a survey reads.
+/// Choice of how much of a log is read to find the end of the log (by a survey).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
     /// The part that may not be durable: from the segment that holds the last record attested as durable to
@@ -131,8 +131,8 @@ impl Survey {
 }
 
 /// Returns the highest attested LSN in the newest segment whose first batch header is valid. Reads batch headers up to
-/// the first invalid one. If damage makes the result too low, the survey begins at an earlier segment, which is
-/// harmless.
+/// the first invalid one. If damage makes the result too low, the search for the end of the log begins at an earlier
+/// segment, which is harmless.
 fn newest_attestation(live: &[FoundSegment]) -> Result<Lsn, DiskFault> {
     for found in live.iter().rev() {
         let mut window = Window::new(found.slot.file.clone(), found.key().limit, CHUNK_BYTES);

@@ -1,5 +1,5 @@
-//! Table of the truncations in the log. A truncation is a record that voids entries of its space (one Raft group) from
-//! an index on.
+//! Table of the truncations in the log. A truncation is a record that voids the log entries of its Raft group from an
+//! index on.
 //!
 //! Owns: the table, from open to close. Does not own: the effects of a truncation, which the log's user applies.
 //!
@@ -8,9 +8,9 @@
 //! segment reports whether the segment has any, recovery reads the active segment anyway, and appends update the table.
 //! Only segments with truncations are read a second time at open.
 //!
-//! Invariants: truncations are ordered by LSN. Those of one space are also ordered by index, because a later truncation
-//! replaces earlier ones at the same or a higher index. Between two truncations that remain lies at least one valid
-//! entry, which bounds their number.
+//! Invariants: truncations are ordered by LSN. Those of one Raft group are also ordered by index, because a later
+//! truncation replaces earlier ones at the same or a higher index. Between two truncations that remain lies at least
+//! one valid entry, which bounds their number.
 //!
 //! The newest segments form a range of LSNs without gaps, and the table contains every truncation in it. Older segments
 //! can remain before a gap, because segments between them were freed. Truncations in freed segments are missing, and so

@@ -1,7 +1,8 @@
 //! The state of the writer role: the holder of its lock writes batches into the active segment.
 //!
-//! Owns: the position of the next batch, the chain, sealing and switching segments. Does not own: the decision to write
-//! a batch (see `writer`), syncing (see `commit`), preparing segments (see `prepare`).
+//! Owns: the position of the next batch, the last batch's checksum (which the next batch repeats), sealing and
+//! switching segments. Does not own: the decision to write a batch (see `writer`), syncing (see `commit`), preparing
+//! segments (see `prepare`).
 //!
 //! Invariants: `durable <= next`; every byte below `offset` of the active segment belongs to a complete batch; sealed
 //! segments that are not completely synced are in `unsynced`, oldest first.
@@ -227,8 +228,9 @@ impl Core {
         self.write(&mut batch, kind, attested, WritePath::File).map(|_| Marked::Written)
     }
 
-    /// Writes a marker that attests that the log is durable and idle, unless the last batch already attests it. Leaves
-    /// the last bytes reserved for markers to the markers of open and close. After a failed write, `torn` is true.
+    /// Writes a marker (a batch without records) which attests that the log is durable and idle, unless the last batch
+    /// already attests it. Leaves the last bytes reserved for markers to those that open and close write. After a
+    /// failed write, `torn` is true.
     pub(crate) fn mark_idle(&mut self) {
         if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
             let _ = self.mark(BatchKind::Idle, self.next);

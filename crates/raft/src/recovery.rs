@@ -99,7 +99,7 @@ fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError>
     }
 }
 
-/// Checks that the log's entries begin directly after the last purged entry.
+/// Checks that the log's entries begin directly after the last purged one (one that the log may have freed).
 ///
 /// A single node can free a segment before the record of the purge is durable. After a power loss, both the entries and
 /// the record can be missing. The state has applied all missing entries, so in this case its last applied entry counts

@@ -1,4 +1,4 @@
-//! The log of one space, as openraft writes it.
+//! The replicated log of one space (one Raft group's data), as openraft writes it.
 //!
 //! Owns: the order of the space's records, and the wait for free space in the log. Does not own: reading (see
 //! `reader`), the fsync (see `sync_queue`).
@@ -98,8 +98,8 @@ struct Planned {
 }
 
 impl<Rt: AsyncRuntime> LogStore<Rt> {
-    /// Opens the replicated log of `space` in the node's log. All spaces of a node share the queue of fsyncs of that
-    /// log, and the driver that performs them.
+    /// Opens the replicated log of `space` (a Raft group) in the node's log. All spaces of a node share the queue of
+    /// fsyncs of that log, and the driver that performs them.
     pub fn open(
         log: Log,
         space: SpaceId,

@@ -64,7 +64,7 @@ mod tests {
         assert!(suspensions.have_followed(Some(before), seconds(66)));
     }
 
-    /// A pause of the process between the readings of the two clocks makes the total too high.
+    /// The total is the difference of two clocks. A pause of the process between their readings makes it too high.
     #[test]
     fn a_total_that_was_read_too_high_hides_no_later_suspension() {
         let suspensions = Suspensions::<TokioRuntime>::new(Duration::from_secs(9));

@@ -1,4 +1,4 @@
-//! Syncs of the node's log that all spaces of the node share.
+//! Syncs of the node's log that all spaces (Raft groups) of the node share.
 //!
 //! Owns: the callbacks that wait for an fsync, and their completion. Does not own: the thread that performs the fsync
 //! ([`SyncThread`](crate::SyncThread), or the scheduler of a simulation).

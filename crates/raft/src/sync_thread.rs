@@ -1,4 +1,4 @@
-//! The thread that syncs the log for all spaces of a node.
+//! The thread that syncs the log for all spaces (Raft groups) of a node.
 //!
 //! Owns: the thread. Does not own: the callbacks that it completes (see `sync_queue`).
 //!

@@ -51,7 +51,7 @@ impl fmt::Display for Response {
     }
 }
 
-/// openraft's type configuration of a space, over any async runtime. Node ids are never reused.
+/// openraft's type configuration of a space (a Raft group), over any async runtime. Node ids are never reused.
 ///
 /// A term has at most one leader, so an entry is identified by its term and index, as in the log.
 pub struct Types<Rt>(PhantomData<fn() -> Rt>);

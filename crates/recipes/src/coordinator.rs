@@ -71,8 +71,8 @@ pub trait Coordinator: Clone {
     /// later.
     fn is_transient(error: &Self::Error) -> bool;
 
-    /// Current time of a monotonic clock that runs at the same speed as the clock of leases. A holder uses this time to
-    /// compute how long its lease certainly lives.
+    /// Current time of a monotonic clock that runs at the same speed as the database's clock, by which leases end. A
+    /// holder uses this time to compute how long its lease certainly lives.
     fn now(&self) -> Duration;
 
     /// Grants a lease that lives for `ttl`.

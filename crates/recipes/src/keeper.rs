@@ -15,8 +15,8 @@ use crate::{
     hold::{FencingToken, Hold},
 };
 
-/// Maximum time that the keepalive thread waits between two readings of the coordinator's clock. The thread waits by
-/// the system's clock, which can run differently from the coordinator's.
+/// Maximum time that the keepalive thread waits between two readings of the clock of the coordinator (the interface to
+/// the database). The thread waits by the system's clock, which can run differently.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Minimum pause between two attempts to keep the hold alive.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -56,7 +56,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// Time, by the coordinator's clock, until which the lock, slot or leadership is certainly held.
+    /// Time, as [`Coordinator::now`] counts it, until which the lock, slot or leadership is certainly held.
     until: Duration,
     lost: bool,
 }

@@ -3,10 +3,10 @@
 //! Owns: [`bridge`]. Does not own: the repair that removes the damaged end of the log, or the decision to repair.
 //!
 //! The state (the data computed from the log) is complete and on disk; only a part of the log that led to the state is
-//! lost. So `bridge` extends the log to the state's position. Filler records of an unused space take the missing LSNs.
-//! One `Purged` record declares that the space's earlier log is gone, as after a snapshot. No content of the state is
-//! discarded. But the state also refers to bytes in the log (large values and stream batches), and bytes in the lost
-//! part of the log stay lost: reading them is an error.
+//! lost. So `bridge` extends the log to the state's position. Filler records, which belong to no existing Raft group,
+//! take the missing LSNs. One `Purged` record declares that the earlier log of the Raft group is gone, as after a
+//! snapshot. No content of the state is discarded. But the state also refers to bytes in the log (large values and
+//! stream batches), and bytes in the lost part of the log stay lost: reading them is an error.
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
 use thalweg_store::Applied;

@@ -136,9 +136,9 @@ pub struct Origin {
     /// [`MemberOptions::max_wait`](crate::MemberOptions::max_wait) has passed, whichever is shorter.
     pub max_wait: Option<Duration>,
     /// Term in which this node must lead when the command is written; `None` if any leader may write the command. A
-    /// proposer sets it if it has read the leader's state or clock in this term, and the command depends on the result.
-    /// In another term the node refuses the command without writing it. A node without other voters leads in one term
-    /// for as long as its space (Raft group) is open.
+    /// proposer sets it if it has read the leader's state or its space time (clock) in this term, and the command
+    /// depends on the result. In another term the node refuses the command without writing it. A node without other
+    /// voters leads in one term for as long as its space (Raft group) is open.
     pub term: Option<Term>,
 }
 

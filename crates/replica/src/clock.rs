@@ -179,7 +179,7 @@ impl Drop for FrozenTime<'_> {
 }
 
 /// Latest time that the clock can return: 290,000 years from now. The clock stores the time in a 64-bit word, of which
-/// one bit is a flag. An entry from another node may have a later time.
+/// one bit is a flag. A log entry from another node may have a later time.
 const MAX: SpaceTime = SpaceTime(u64::MAX >> 1);
 
 fn pack(time: SpaceTime) -> u64 {
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(space.stamp_frozen().0, MAX);
     }
 
-    /// Runs readers and one writer on real threads. A read after an entry was applied must get at least the entry's
+    /// Runs readers and one writer on real threads. A read after a log entry was applied must get at least the entry's
     /// timestamp, and no entry may get a timestamp below the time of an earlier read.
     #[test]
     fn reads_and_stamps_agree_on_one_order() {

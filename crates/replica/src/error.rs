@@ -1,4 +1,4 @@
-//! Errors of opening a space (Raft group), and of proposing commands to a space.
+//! Errors of opening a space (a Raft group on this node), and of proposing commands to it.
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_state::machine::MachineError;
@@ -28,22 +28,22 @@ pub enum OpenError {
         /// First LSN that the log contains.
         start: Lsn,
     },
-    /// The indexes of the space's entries in the log are not consecutive.
+    /// The indexes of the Raft group's entries in the log are not consecutive.
     #[error("entry {found} follows entry {last} in the log: an entry is missing; run `thalweg log verify`")]
     Gap {
-        /// Index of the last entry before the gap.
+        /// Index of the last log entry before the gap.
         last: Index,
-        /// Index of the entry found after the gap.
+        /// Index of the log entry found after the gap.
         found: Index,
     },
-    /// The Raft term of an entry is lower than the term of the entry before it.
+    /// The Raft term of a log entry is lower than the term of the entry before it.
     #[error(
         "an entry of term {found} follows one of term {last}: the log mixes several spaces; run `thalweg log verify`"
     )]
     TermWentBack {
-        /// Raft term of the previous entry.
+        /// Raft term of the previous log entry.
         last: Term,
-        /// Raft term of the entry that follows the previous entry.
+        /// Raft term of the log entry that follows it.
         found: Term,
     },
     /// Reading the log failed while the space (Raft group) was opened.
@@ -52,7 +52,7 @@ pub enum OpenError {
     /// Writing the log failed while the space (Raft group) was opened.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The state machine could not apply an entry.
+    /// The state machine could not apply a log entry.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// A record of Raft itself (membership or vote) does not decode.
@@ -91,7 +91,7 @@ pub enum OpenError {
         lsn: Lsn,
         /// First index that the truncation declares void.
         index: Index,
-        /// Index of the last entry that the state has applied.
+        /// Index of the last log entry that the state has applied.
         applied: Index,
     },
 }
@@ -158,7 +158,7 @@ pub enum ProposeError {
     TooLarge {
         /// Total size of the commands in bytes.
         bytes: u64,
-        /// Maximum total size in bytes of the commands of one entry.
+        /// Maximum total size in bytes of the commands of one log entry.
         max: u64,
     },
     /// Too many members of the space (Raft group) have no disk space left for new data, or the leader has none. Nothing

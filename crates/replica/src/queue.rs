@@ -320,7 +320,7 @@ impl Inner {
     }
 
     /// Moves the proposals of the next turn (batch of expensive commands) from the lane of expensive commands into
-    /// `into`, and returns their bytes. The proposals of each client become separate entries.
+    /// `into`, and returns their bytes. The proposals of each client become separate log entries.
     fn take_turns(&mut self, into: &mut DequeuedProposals, now: Duration) -> usize {
         let (mut bytes, mut entry_steps, mut batch_steps, mut probable) = (0, 0, 0, 0);
         let mut delays = false;

@@ -24,9 +24,9 @@ use crate::{
 /// space.
 #[derive(Clone, Debug)]
 pub enum Replica {
-    /// This node is the space's only voter, and decides without messages.
+    /// This node is the Raft group's only voter, and decides without messages.
     Alone(Solo),
-    /// This node is one of the space's members.
+    /// This node is one of several members of the Raft group.
     Member(Member),
 }
 
@@ -59,7 +59,7 @@ impl Replica {
         }
     }
 
-    /// Returns the space as a member of a cluster; `None` on a node alone.
+    /// Returns the replica if it is a member of a cluster; `None` on a node alone.
     #[must_use]
     pub fn member(&self) -> Option<&Member> {
         match self {
@@ -68,7 +68,7 @@ impl Replica {
         }
     }
 
-    /// Sets the observer that is called for applied entries. Only the first call has an effect.
+    /// Sets the observer that is called for applied log entries. Only the first call has an effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         both!(self, replica => replica.observe(observer));
     }

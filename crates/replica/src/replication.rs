@@ -31,11 +31,11 @@ pub enum ReplicationStage {
     Propose,
     /// The entry is framed, checksummed and written to the leader's log file.
     Write,
-    /// The written entry waits until a majority has it on disk and the leader begins to apply it.
+    /// The written log entry waits until a majority has it on disk and the leader begins to apply it.
     Commit,
-    /// The leader applies the entry to its state.
+    /// The leader applies the log entry to its state.
     Apply,
-    /// The proposers get their answers. The stage ends when the entry's last proposer is woken.
+    /// The proposers get their answers. The stage ends when the log entry's last proposer is woken.
     Answer,
     /// An append (log entries that are written together), once written to the leader's log file, waits until it is on
     /// the leader's disk.
@@ -88,20 +88,20 @@ impl ReplicationStage {
     }
 }
 
-/// Histograms of the times of all stages in nanoseconds. Each command of an entry is counted, and all have equal times
-/// except in the stage [`ReplicationStage::Queue`].
+/// Histograms of the times of all stages in nanoseconds. Each command of a log entry is counted, and all have equal
+/// times except in the stage [`ReplicationStage::Queue`].
 pub type ReplicationStages = [Log2Histogram; ReplicationStage::ALL.len()];
 
-/// Monotonic times of an entry on the leader that wrote it: `write_begun <= written <= apply_begun <= applied`.
+/// Monotonic times of a log entry on the leader that wrote it: `write_begun <= written <= apply_begun <= applied`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryTimes {
     /// Time at which the leader begins to write the append that contains the entry.
     pub write_begun: Duration,
     /// Time at which the append that contains the entry is written to the leader's log file.
     pub written: Duration,
-    /// Time at which the committed entry begins to be applied by the leader.
+    /// Time at which the committed log entry begins to be applied by the leader.
     pub apply_begun: Duration,
-    /// Time at which the leader has applied the entry.
+    /// Time at which the leader has applied the log entry.
     pub applied: Duration,
 }
 

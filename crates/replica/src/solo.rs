@@ -91,7 +91,7 @@ pub trait Observer: Send + Sync + fmt::Debug {
 pub struct SoloOptions {
     /// Id of the space (Raft group) that is opened.
     pub space: SpaceId,
-    /// Id of this node, which is the space's only voter.
+    /// Id of this node, which is the only voter.
     pub node: NodeId,
     /// Maximum total size of queued commands in bytes. At the limit, blocking proposers wait and async proposers get an
     /// error.

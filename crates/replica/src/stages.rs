@@ -22,9 +22,9 @@ pub enum WriteStage {
     Form,
     /// The entries are framed, checksummed and written to the log's file.
     Write,
-    /// The entries wait until they are on disk.
+    /// The log entries wait until they are on disk.
     Sync,
-    /// The entries are applied to the state.
+    /// The log entries are applied to the state.
     Apply,
     /// The proposers get their answers. The stage ends for each command when its proposer is woken.
     Answer,

@@ -1,12 +1,13 @@
-//! Validity of a space's log records: entries can become void (invalid) by later truncations of the log.
+//! Validity of the log records of a space (Raft group): entries can become void (invalid) by later truncations of the
+//! log.
 //!
 //! Owns: the rule by which a truncation voids entries. Replay, watches, snapshots and the freeing of segments
 //! all use it. Does not own: the table of truncations, which is part of the log ([`Log::truncations`]).
 //!
-//! The rule: an entry is a record that [has an index](thalweg_log::RecordKind::has_index). An entry at LSN
-//! `n` with index `i` is void if a later truncation of its space (at an LSN above `n`) has an index of `i` or
-//! lower. A truncation contains the first index that it voids. Entries appended after it use these indexes
-//! again, and are valid. Other records (votes, moves, purges) belong to the node and are never void.
+//! The rule: an entry is a record that [has an index](thalweg_log::RecordKind::has_index). An entry at LSN `n` with
+//! index `i` is void if a later truncation of its Raft group (at an LSN above `n`) has an index of `i` or lower. A
+//! truncation contains the first index that it voids. Entries appended after it use these indexes again, and are valid.
+//! Other records (votes, moves, purges) belong to the node and are never void.
 //!
 //! ```text
 //! LSN    10  11  12  13          14  15
@@ -62,7 +63,8 @@ impl Valid {
         self.truncations = Arc::new(kept);
     }
 
-    /// Returns true if the rule knows a truncation of the space (Raft group), even one that the log no longer contains.
+    /// Returns true if the log contains a truncation of the space (Raft group), or contained one when this rule was
+    /// last updated.
     #[must_use]
     pub fn has_truncations(&self) -> bool {
         self.truncations.iter().any(|truncation| truncation.space == self.space)

@@ -531,7 +531,7 @@ impl Cluster {
     }
 
     /// Makes half of the voters forget that they promised their votes to the leader, which is node `id`. First cuts the
-    /// leader off from the other half of the voters. These soon try to elect another leader; they have all entries,
+    /// leader off from the other half of the voters. These soon try to elect another leader; they have all log entries,
     /// because the clients send nothing. Then restarts the first half, which forgets its promises, and cuts the leader
     /// off from it too.
     fn lose_promises(&self, id: ProcessId) {

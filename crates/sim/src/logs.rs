@@ -59,8 +59,8 @@ type Checked = Result<(), String>;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     term: Term,
-    /// Time of the entry by the members' common clock (space time). An entry without a time gets the time of the last
-    /// entry before it that has one.
+    /// Time of the log entry by the members' common clock (space time). An entry without a time gets the time of the
+    /// last entry before it that has one.
     time: SpaceTime,
 }
 
@@ -99,7 +99,7 @@ impl NodeLog {
     }
 }
 
-/// Content of an entry, as first written under its term and index.
+/// Content of a log entry, as first written under its term and index.
 #[derive(Clone, Copy, Debug)]
 struct Content {
     hash: u64,
@@ -108,12 +108,12 @@ struct Content {
     time: SpaceTime,
 }
 
-/// An entry that is known to be committed, because a node has applied it.
+/// A log entry that is known to be committed, because a node has applied it.
 #[derive(Clone, Copy, Debug)]
 struct Committed {
     term: Term,
-    /// Term of the vote that the first node to apply the entry held at that time. The entry was committed in this term
-    /// or an earlier one.
+    /// Term of the vote that the first node to apply the log entry held at that time. The entry was committed in this
+    /// term or an earlier one.
     seen_in: Term,
 }
 
@@ -124,9 +124,9 @@ struct Inner {
     /// Node that leads each term.
     leaders: BTreeMap<Term, NodeId>,
     /// Virtual time at which each node voted for itself, by term and node. If the node becomes the leader of the term,
-    /// all times that it puts into entries are later.
+    /// all times that it puts into log entries are later.
     stood: BTreeMap<(Term, ProcessId), Duration>,
-    /// Time of the first entry of each term that has a time, by the members' common clock (space time).
+    /// Time of the first log entry of each term that has a time, by the members' common clock (space time).
     first_times: BTreeMap<Term, SpaceTime>,
     committed: BTreeMap<Index, Committed>,
     /// Sets of voters of each membership that a leader has written, by the index and term of its entry. Memberships
@@ -255,7 +255,7 @@ impl Inner {
         }
     }
 
-    /// Checks the time of an entry (its space time, by the members' common clock) that a leader has written at the
+    /// Checks the time of a log entry (its space time, by the members' common clock) that a leader has written at the
     /// virtual time `now`. Since the leader's first entry, this clock must not advance faster than true time. A jump
     /// would end leases early that the leader has granted.
     fn check_pace(&mut self, node: ProcessId, entry: &RaftEntry, now: Duration) -> Checked {
@@ -401,7 +401,7 @@ impl Logs {
         });
     }
 
-    /// Reports that a node has applied an entry.
+    /// Reports that a node has applied a log entry.
     pub fn applied(&self, node: ProcessId, id: LogId) {
         self.check(node, |inner| inner.applied(node, id));
     }
@@ -428,13 +428,13 @@ mod tests {
     }
 
     impl Inner {
-        /// Writes an entry whose content is derived from its id.
+        /// Writes a log entry whose content is derived from its id.
         fn write(&mut self, node: ProcessId, id: LogId) -> Checked {
             self.appended(node, &entry(id, id.term.0 as u8, id.index.0))
         }
     }
 
-    /// Three voters that have voted for node 1 in term 1, each with entries 0 to 3, of which 1 to 3 are confirmed.
+    /// Three voters that have voted for node 1 in term 1, each with log entries 0 to 3, of which 1 to 3 are confirmed.
     fn three_voters() -> Inner {
         let mut inner = Inner::default();
         let voters = BTreeSet::from([1, 2, 3]);

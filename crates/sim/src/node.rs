@@ -377,14 +377,14 @@ impl NodeParts {
         opened.map_err(io::Error::other)
     }
 
-    /// Installs a snapshot while the node does not run. Returns the index of the last entry that the new state
+    /// Installs a snapshot while the node does not run. Returns the index of the last log entry that the new state
     /// contains.
     pub fn install(&self, snapshot: &[u8], plant: Option<Plant>) -> io::Result<Index> {
         let installed = self.open(plant)?.reinstall(&mut &snapshot[..], &mut |_| {});
         Ok(installed.map_err(io::Error::other)?.applied.index)
     }
 
-    /// Starts the node from its disk. Runs in the node's process. Reports its entries to `truth` and `logs`. Calls
+    /// Starts the node from its disk. Runs in the node's process. Reports its log entries to `truth` and `logs`. Calls
     /// `failed` if the node can no longer persist its state.
     #[allow(clippy::arc_with_non_send_sync, reason = "the store takes any driver, and the simulation has one thread")]
     pub async fn start(

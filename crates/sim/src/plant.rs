@@ -22,11 +22,11 @@ pub enum Plant {
     VoteAfterRestart,
     /// A linearizable read does not check with a majority that its node still leads.
     UncheckedRead,
-    /// A node shifts the times of the entries that it stores by the error of its own clock.
+    /// A node shifts the times of the log entries that it stores by the error of its own clock.
     OwnClock,
     /// A leader takes its own wall clock for the clocks of all members, so it does not notice that its clock is wrong.
     LeaderClock,
-    /// An option of the node affects the changes that an entry makes.
+    /// An option of the node affects the changes that a log entry makes.
     OptionInApply,
     /// A leader counts the acknowledgement of a learner (a member without a vote) as that of a voter.
     LearnerInQuorum,
@@ -42,6 +42,6 @@ pub enum Plant {
     RepeatedForward,
     /// A failed fsync returns success to the node.
     FailedSyncConfirmed,
-    /// A subscriber to the stream (a tail) gets records of entries that are written but not committed.
+    /// A subscriber to the stream (a tail) gets records of log entries that are written but not committed.
     UncommittedTail,
 }

@@ -33,7 +33,7 @@ pub struct Report {
     /// Number of writes whose client got no answer.
     pub unknown: usize,
     /// Number of operations that a second check (`search`) has covered. It uses only the clients' requests and answers,
-    /// and not the committed entries.
+    /// and not the committed log entries.
     pub searched: usize,
     /// Number of operations that the second check (`search`) left undecided because it would have taken too long.
     pub undecided: usize,
@@ -44,7 +44,7 @@ pub struct Report {
     pub refused: usize,
     /// Times from each fault to the next answered write.
     pub gaps: Vec<Gap>,
-    /// Time by which the timestamp of the last committed entry was behind true time when a node first applied the
+    /// Time by which the timestamp of the last committed log entry was behind true time when a node first applied the
     /// entry.
     pub time_behind: Duration,
     /// Number of messages between nodes.

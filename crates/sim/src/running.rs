@@ -37,7 +37,7 @@ use crate::{
 /// Time after which a node stops trying to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
 
-/// Number of entries after which the simulation compares the digests of the nodes' whole states again.
+/// Number of log entries after which the simulation compares the digests of the nodes' whole states again.
 const DIGEST_INTERVAL: u64 = 1024;
 /// Number of batches of the stream that are read at a time.
 const PAGE_BATCHES: usize = 256;
@@ -93,13 +93,14 @@ impl Running {
         self.0.member.leads()
     }
 
-    /// Returns the index of the last entry that the node has applied.
+    /// Returns the index of the last log entry that the node has applied.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.0.member.machine().applied().index.0
     }
 
-    /// Computes the digest of the node's whole state. Returns the index of the last entry in the state, and the digest.
+    /// Computes the digest of the node's whole state. Returns the index of the last log entry in the state, and the
+    /// digest.
     pub fn digest(&self) -> io::Result<(u64, u128)> {
         digest_of(self.0.member.machine())
     }
@@ -213,7 +214,7 @@ fn appended(command: &[u8]) -> Vec<u64> {
     numbers
 }
 
-/// Observer that reports the entries that a node applies.
+/// Observer that reports the log entries that a node applies.
 #[derive(Debug)]
 pub(crate) struct Reports {
     pub(crate) node: ProcessId,

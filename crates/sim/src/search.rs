@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Number of operations, from the beginning of a history, that the check without the committed entries covers.
+/// Number of operations, from the beginning of a history, that the check without the committed log entries covers.
 pub const MAX_OPERATIONS: usize = 2_000;
 /// Maximum number of configurations (possible states with the operations in effect) of an object at one moment. With
 /// more, the object is left undecided.

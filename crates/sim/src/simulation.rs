@@ -20,7 +20,7 @@ use crate::{
     subscribers::Subscribers,
 };
 
-/// Maximum time in which a cluster without faults must answer a write and all nodes must reach the same entry.
+/// Maximum time in which a cluster without faults must answer a write and all nodes must reach the same log entry.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
 /// Maximum time in which a node that has found damage must be replaced after the clients stopped. Each of the three
 /// changes of the membership may take 15 s.
@@ -29,8 +29,8 @@ const REPLACED_WITHIN: Duration = Duration::from_secs(60);
 /// common clock (space time) may stand still at first, if the clock of an earlier leader was ahead.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
-/// Time from the founding of the cluster until the check begins that all voters apply entries promptly. The check ends
-/// with the first fault.
+/// Time from the founding of the cluster until the check begins that all voters apply log entries promptly. The check
+/// ends with the first fault.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
 /// Maximum time for which the simulation waits for a new leader after the fault `LostPromises` has begun.
 const PROBED_FOR: Duration = Duration::from_secs(3);
@@ -212,7 +212,7 @@ async fn recover(cluster: &Cluster) {
     }
 }
 
-/// Reports the digests of all nodes' states. Nodes that have applied the same last entry must have the same digest.
+/// Reports the digests of all nodes' states. Nodes that have applied the same last log entry must have the same digest.
 fn check_digests(cluster: &Cluster) {
     for id in cluster.ids() {
         match cluster.running(id).map(|running| running.digest()) {
@@ -223,8 +223,8 @@ fn check_digests(cluster: &Cluster) {
     }
 }
 
-/// Waits until all nodes have applied the last committed entry and no node is being replaced, and compares the digests
-/// of their states. A node may find damage in its files after the faults ended, in a compaction for example.
+/// Waits until all nodes have applied the last committed log entry and no node is being replaced, and compares the
+/// digests of their states. A node may find damage in its files after the faults ended, in a compaction for example.
 async fn check_equal(cluster: &Cluster) {
     let begun = now();
     loop {

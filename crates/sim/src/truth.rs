@@ -24,8 +24,8 @@ use thalweg_types::{
 
 use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
-/// Error of a node's wall clock, in microseconds, that the check of entry times tolerates in addition to the planned
-/// errors.
+/// Error of a node's wall clock, in microseconds, that the check of log entry times tolerates in addition to the
+/// planned errors.
 const CLOCK_SLACK_MICROS: u64 = 10_000;
 /// Maximum time between the application of an entry by the first node and by each voter, in a cluster without faults.
 /// It is far below the interval of heartbeats, because a heartbeat would also tell followers which entries are
@@ -40,16 +40,16 @@ struct CommittedEntry {
     term: u64,
     payload: Bytes,
     running_hash: u64,
-    /// Virtual time at which the first node applied the entry.
+    /// Virtual time at which the first node applied the log entry.
     applied_at: Duration,
 }
 
-/// A command of a committed entry.
+/// A command of a committed log entry.
 #[derive(Clone, Debug)]
 pub struct CommittedCommand {
-    /// Index of the command's entry.
+    /// Index of the command's log entry.
     pub index: u64,
-    /// Time of the entry by the cluster's own clock (space time).
+    /// Time of the log entry by the cluster's own clock (space time).
     pub time: SpaceTime,
     /// Bytes of the command.
     pub command: Bytes,
@@ -60,33 +60,33 @@ pub struct CommittedCommand {
 #[derive(Debug, Default)]
 struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
-    /// Commands of each entry, by its index.
+    /// Commands of each log entry, by its index.
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
-    /// Running hashes of opened states, by the index of the state's last entry. A hash is stored here if no node has
-    /// reported this entry yet, and is compared when one does.
+    /// Running hashes of opened states, by the index of the state's last log entry. A hash is stored here if no node
+    /// has reported this entry yet, and is compared when one does.
     opened: BTreeMap<u64, u64>,
-    /// Digests of whole states, by the index of the last entry that the state includes.
+    /// Digests of whole states, by the index of the last log entry that the state includes.
     digests: BTreeMap<u64, u128>,
     /// Highest revision that any node's state has reached.
     revision: u64,
     /// Number of records in the longest stream of any node.
     stream_end: u64,
-    /// Commands that are valid only in one term of the leader, each with this term. Every entry that contains such a
-    /// command must have the command's term.
+    /// Commands that are valid only in one term of the leader, each with this term. Every log entry that contains such
+    /// a command must have the command's term.
     required: BTreeMap<Bytes, u64>,
     /// Number of voters that the cluster has at its start.
     voters: usize,
-    /// True while each voter must apply an entry within `APPLIED_WITHIN` of the first node.
+    /// True while each voter must apply a log entry within `APPLIED_WITHIN` of the first node.
     is_prompt: bool,
     /// Largest time so far by which each node's wall clock was ahead of true time, in microseconds.
     clock_errors: BTreeMap<ProcessId, i64>,
-    /// Time by which the timestamp of the last committed entry was behind true time when a node first applied the
+    /// Time by which the timestamp of the last committed log entry was behind true time when a node first applied the
     /// entry.
     time_behind: Duration,
     violations: Vec<String>,
 }
 
-/// The committed entries of a simulation, and the violations found so far. Clones refer to the same entries.
+/// The committed log entries of a simulation, and the violations found so far. Clones refer to the same entries.
 #[derive(Clone, Debug, Default)]
 pub struct Truth(Arc<Mutex<Inner>>);
 
@@ -112,7 +112,7 @@ impl Truth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports that a node has applied the entry `applied` with these outcomes of its commands, and has reached
+    /// Reports that a node has applied the log entry `applied` with these outcomes of its commands, and has reached
     /// `state`.
     pub fn applied(&self, node: ProcessId, applied: &LogRecord, outcomes: &[Outcome], state: Applied) {
         let (index, running_hash) = (applied.index.0, state.running_hash);
@@ -153,7 +153,7 @@ impl Truth {
         }
     }
 
-    /// Requires that every entry with this command has the given term.
+    /// Requires that every log entry with this command has the given term.
     pub fn requires(&self, command: Bytes, term: u64) {
         self.inner().required.insert(command, term);
     }
@@ -190,7 +190,7 @@ impl Truth {
         }
     }
 
-    /// Creates a record without committed entries for a cluster with this number of voters.
+    /// Creates a record without committed log entries for a cluster with this number of voters.
     #[must_use]
     pub fn of_voters(voters: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))
@@ -203,8 +203,8 @@ impl Truth {
         *most = micros.max(*most);
     }
 
-    /// Checks the time of a new entry. It must not be ahead of true time by more than a tolerance plus the largest lead
-    /// that the clocks of a majority have ever had. So a wrong clock of a minority has no effect.
+    /// Checks the time of a new log entry. It must not be ahead of true time by more than a tolerance plus the largest
+    /// lead that the clocks of a majority have ever had. So a wrong clock of a minority has no effect.
     fn check_time(&self, node: ProcessId, applied: &LogRecord) {
         let mut inner = self.inner();
         let mut errors: Vec<i64> = inner.clock_errors.values().copied().collect();
@@ -221,16 +221,16 @@ impl Truth {
         }
     }
 
-    /// Returns the time by which the timestamp of the last committed entry was behind true time when a node first
+    /// Returns the time by which the timestamp of the last committed log entry was behind true time when a node first
     /// applied the entry.
     #[must_use]
     pub fn time_behind(&self) -> Duration {
         self.inner().time_behind
     }
 
-    /// Reports that a node has opened a state, with the index of the state's last entry and the running hash after it.
-    /// Compares the hash with that of other nodes after the same entry. An entry without commands is not known here, so
-    /// a state that ends with one is not compared.
+    /// Reports that a node has opened a state, with the index of the state's last log entry and the running hash after
+    /// it. Compares the hash with that of other nodes after the same entry. An entry without commands is not known
+    /// here, so a state that ends with one is not compared.
     pub fn opened(&self, node: ProcessId, state: Applied) {
         let index = state.index.0;
         let known = self.inner().entries.get(&index).map(|entry| entry.running_hash);
@@ -242,7 +242,7 @@ impl Truth {
         }
     }
 
-    /// Reports the digest of the whole state of a node that has applied entries up to `index`.
+    /// Reports the digest of the whole state of a node that has applied log entries up to `index`.
     pub fn digest(&self, node: ProcessId, index: u64, digest: u128) {
         let known = *self.inner().digests.entry(index).or_insert(digest);
         if known != digest {
@@ -295,7 +295,7 @@ impl Truth {
         self.inner().commands.values().flatten().cloned().collect()
     }
 
-    /// Returns the index of the last committed entry; `None` if there is none.
+    /// Returns the index of the last committed log entry; `None` if there is none.
     #[must_use]
     pub fn last(&self) -> Option<u64> {
         self.inner().entries.last_key_value().map(|(index, _)| *index)

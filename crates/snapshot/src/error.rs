@@ -18,7 +18,7 @@ pub enum SnapshotError {
         /// Oldest LSN whose entries the log still has.
         oldest: Lsn,
     },
-    /// The requested increment (snapshot of changes) would begin after the last entry that this node has applied.
+    /// The requested increment (snapshot of changes) would begin after the last log entry that this node has applied.
     #[error(
         "LSN {since} is past the last LSN that this node has applied ({applied}): the backup is from another node, or \
         the log was repaired; take a full snapshot"

@@ -53,8 +53,8 @@ const _: () = assert!(MAX_NUMBER == 1 << 61);
 
 /// Length in bytes of the header before each log entry in a snapshot.
 const ENTRY_HEADER_BYTES: usize = 37;
-/// Maximum length of an entry's payload in bytes. An entry gathers commands until it has [`MAX_ENTRY_BYTES`], and the
-/// last command may have the maximum length of a command.
+/// Maximum length of a log entry's payload in bytes. An entry gathers commands until it has [`MAX_ENTRY_BYTES`], and
+/// the last command may have the maximum length of a command.
 const MAX_ENTRY_PAYLOAD_BYTES: usize = MAX_COMMAND_BYTES + MAX_ENTRY_BYTES;
 /// Maximum length of a row's value in bytes: the longest value of a user, and the fields that the state puts before it.
 const MAX_ROW_VALUE_BYTES: usize = MAX_VALUE_BYTES + MAX_POINTING_ROW_BYTES;
@@ -114,7 +114,7 @@ pub struct EntryId {
     pub term: Term,
     /// Index of the log entry.
     pub index: Index,
-    /// Time of the entry, from the replicated clock of the database.
+    /// Time of the log entry, by the clock that all replicas share (space time).
     pub time: SpaceTime,
 }
 
@@ -127,8 +127,8 @@ pub struct SnapshotInfo {
     pub node: NodeId,
     /// LSN at which an increment (snapshot of changes) begins; 0 for a full snapshot.
     pub since: Lsn,
-    /// Log position of the state that restoring this snapshot gives. The next increment begins at the LSN of this
-    /// position.
+    /// Log position up to which entries are applied to the state that restoring this snapshot gives. The next increment
+    /// begins at the LSN of this position.
     pub applied: Applied,
     /// Last log entry before the start of an increment (snapshot of changes), if the log still had it. Otherwise, and
     /// in a full snapshot, all fields of this value are 0.
@@ -234,7 +234,7 @@ impl Begin {
     }
 }
 
-/// Numbers of rows, entries and bytes in a snapshot.
+/// Numbers of rows, log entries and bytes in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Number of rows of the state in the snapshot.
@@ -357,9 +357,9 @@ impl ChunkHeader {
 /// Effect of a log entry on a restored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// The entry contains commands, which the restore applies.
+    /// The log entry contains commands, which the restore applies.
     Commands,
-    /// The entry changes no data: a leader has written it at the start of its term, or it changes the members of a
+    /// The log entry changes no data: a leader has written it at the start of its term, or it changes the members of a
     /// cluster to which the restored node does not belong.
     Blank,
 }
@@ -367,13 +367,13 @@ pub enum EntryKind {
 /// A log entry in an increment (snapshot of changes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryItem<'a> {
-    /// Effect of the entry on a restored state.
+    /// Effect of the log entry on a restored state.
     pub kind: EntryKind,
     /// LSN of the entry in the log of the node that took the snapshot.
     pub lsn: Lsn,
-    /// Term, index and time of the entry.
+    /// Term, index and time of the log entry.
     pub id: EntryId,
-    /// Commands of the entry; empty for a blank entry.
+    /// Commands of the log entry; empty for a blank entry.
     pub payload: &'a [u8],
 }
 

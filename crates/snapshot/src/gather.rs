@@ -25,7 +25,7 @@ use crate::{
     stop::Stop,
 };
 
-/// Number of LSNs that are searched backwards from the start of an increment to find the last entry before it.
+/// Number of LSNs that are searched backwards from the start of an increment to find the last log entry before it.
 const LOOK_BACK: u64 = 64;
 /// Bytes reserved in a chunk's buffer for its last row. This row may extend beyond the intended size of a chunk.
 const SLACK_BYTES: usize = 64 * 1024;
@@ -68,7 +68,7 @@ pub(crate) enum Source {
         end: Lsn,
         /// Index of the last entry before `since`; `None` if the log no longer has it.
         before: Option<Index>,
-        /// Index of the last entry before the LSN `end`, where the increment ends.
+        /// Index of the last log entry before the LSN `end`, where the increment ends.
         last: Index,
     },
 }
@@ -310,7 +310,7 @@ struct EntryRange<'a> {
     since: Lsn,
     from: Lsn,
     end: Lsn,
-    /// Index of the last entry before the LSN `end`, where the range ends.
+    /// Index of the last log entry before the LSN `end`, where the range ends.
     last: Index,
 }
 

@@ -130,8 +130,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Writes the remaining rows, the counts of live bytes in the log segments, and the rows that `add` adds. Sets the
-    /// log position of the state to `applied`. The state is complete afterwards.
+    /// Writes the remaining rows, the counts of live bytes in the log segments, and the rows that `add` adds. Records
+    /// that the state has applied all log entries up to `applied`. The state is complete afterwards.
     pub fn finish(mut self, applied: Applied, add: impl FnOnce(&mut WriteBatch)) -> Result<(), LoadError> {
         self.placed.write(&mut self.batch);
         add(&mut self.batch);

@@ -81,7 +81,7 @@ impl<R: Read> Contents<R> {
         self.membership.as_ref()
     }
 
-    /// Numbers of rows, entries and bytes visited so far.
+    /// Numbers of rows, log entries and bytes visited so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
@@ -231,7 +231,7 @@ fn item(kind: ChunkKind, bytes: &[u8]) -> Result<Item<'_>, Malformed> {
     }
 }
 
-/// Key of the last visited row and LSN of the last visited entry, kept to check that keys and LSNs ascend.
+/// Key of the last visited row and LSN of the last visited log entry, kept to check that keys and LSNs ascend.
 #[derive(Default)]
 struct Order {
     key: Vec<u8>,
@@ -270,7 +270,7 @@ pub fn info(from: impl Read) -> Result<SnapshotInfo, SnapshotReadError> {
 pub struct Verified {
     /// Description of the snapshot from its first chunk.
     pub info: SnapshotInfo,
-    /// Numbers of rows, entries and bytes in the snapshot.
+    /// Numbers of rows, log entries and bytes in the snapshot.
     pub totals: Totals,
     /// Number of chunks, including the first and the last.
     pub chunks: u64,

@@ -41,7 +41,7 @@ pub struct SnapshotOptions {
     pub since: Option<Lsn>,
     /// Compression of the snapshot's chunks.
     pub compression: Compression,
-    /// Number of bytes of rows or entries in a chunk before compression, at most [`SNAPSHOT_CHUNK_BYTES`].
+    /// Number of bytes of rows or log entries in a chunk before compression, at most [`SNAPSHOT_CHUNK_BYTES`].
     pub chunk_bytes: usize,
     /// Maximum number of bytes before compression that the snapshot reads per second while clients write; `None` for no
     /// maximum. A lower pace uses less processor time, but the snapshot takes longer, and keeps log segments from being
@@ -192,7 +192,7 @@ impl Snapshot {
         self.estimated_rows
     }
 
-    /// Numbers of rows, entries and bytes in the chunks returned so far.
+    /// Numbers of rows, log entries and bytes in the chunks returned so far.
     #[must_use]
     pub fn so_far(&self) -> Totals {
         self.next.totals()

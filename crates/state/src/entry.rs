@@ -1,4 +1,4 @@
-//! Input of the state machine: log entries of the space, and records that concern only this node's copy of the state.
+//! Input of the state machine: replicated log entries, and records that concern only this node's copy of the state.
 
 use thalweg_types::{Index, LogPosition, Lsn, SpaceTime, Term};
 
@@ -7,17 +7,18 @@ use crate::error::MachineError;
 /// A log entry whose order is decided and which has reached its durability level, so that it can be applied.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// Consensus term of the entry.
+    /// Consensus term of the log entry.
     pub term: Term,
     /// Index of the entry in the replicated log.
     pub index: Index,
-    /// Time of the entry, by the clock of its proposer. If the previous entry has a later time, that one is used.
+    /// Time of the log entry, by the clock of its proposer. If the previous entry has a later time, that one is used.
     pub time: SpaceTime,
-    /// Encoded commands of the entry, each preceded by its length.
+    /// Encoded commands of the log entry, each preceded by its length.
     pub payload: &'a [u8],
     /// Position in the log at which the payload begins.
     pub at: LogPosition,
-    /// LSN at which the entry's record ends (exclusive). Once the entry is applied, all records below it are applied.
+    /// LSN at which the log entry's record ends (exclusive). Once the entry is applied, all records below it are
+    /// applied.
     pub next_lsn: Lsn,
 }
 
@@ -43,7 +44,7 @@ pub enum LocalOutcome {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) next_lsn: Lsn,
-    /// Term, index and time of an entry; `None` for a record that concerns only this node.
+    /// Term, index and time of a log entry; `None` for a record that concerns only this node.
     pub(crate) entry: Option<(Term, Index, SpaceTime)>,
 }
 
@@ -57,5 +58,5 @@ pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), M
     Ok(())
 }
 
-/// Maximum bytes of an entry's payload. Bounds the backend batch that applying the entry creates.
+/// Maximum bytes of a log entry's payload. Bounds the backend batch that applying the entry creates.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;

@@ -30,15 +30,15 @@ pub enum MachineError {
         /// Format version that this program reads.
         supported: u32,
     },
-    /// An entry needs a version of the state machine that this binary does not support.
+    /// A log entry needs a version of the state machine that this binary does not support.
     #[error(
         "entry {entry} needs version {needed} of the state machine, and this binary supports versions up to {known}: \
          upgrade this node; nothing of the entry was applied"
     )]
     EntryNeedsUpgrade {
-        /// Index of the entry that needs the version.
+        /// Index of the log entry that needs the version.
         entry: Index,
-        /// Version of the state machine that the entry needs.
+        /// Version of the state machine that the log entry needs.
         needed: u16,
         /// Highest version of the state machine that this binary supports.
         known: u16,
@@ -49,7 +49,7 @@ pub enum MachineError {
          versions up to {known}: upgrade this node"
     )]
     StateNeedsUpgrade {
-        /// Index of the last applied entry.
+        /// Index of the last applied log entry.
         entry: Index,
         /// Version of the state machine that the stored state uses.
         in_force: u32,
@@ -64,7 +64,7 @@ pub enum MachineError {
         /// LSN below which all records are applied already.
         applied: Lsn,
     },
-    /// An entry's payload extends beyond the maximum offset of a pointer into a segment.
+    /// A log entry's payload extends beyond the maximum offset of a pointer into a segment.
     #[error("payload of {len} bytes at offset {offset} exceeds the maximum offset of a pointer into a segment")]
     Unaddressable {
         /// Offset of the payload in its segment.

@@ -74,12 +74,12 @@ const _: () = assert!(DATA_PREFIX_LEN <= PART_PREFIX_LEN);
 /// Number of bytes (tag, keyspace id and collection id) before the name in the row key of a part of a Redis collection.
 pub(crate) const PART_PREFIX_LEN: usize = 13;
 
-/// Row key of the meta row: the next ids and other counters of the space.
+/// Row key of the meta row: the next ids and other counters of the state.
 pub(crate) const META: [u8; 1] = [TAG_META];
 
-/// Row key of the last applied membership: the list of the space's members.
+/// Row key of the last applied membership: the list of the Raft group's members.
 pub(crate) const MEMBERSHIP: [u8; 2] = [TAG_MEMBERSHIP, 1];
-/// Row key of this node's vote in elections of the space's leader.
+/// Row key of this node's vote in elections of the Raft group's leader.
 pub(crate) const VOTE: [u8; 2] = [TAG_MEMBERSHIP, 2];
 /// Row key of the id of the purged entry: the last entry that the log no longer has to retain.
 pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
@@ -163,7 +163,7 @@ fn of_collection(tag: u8, keyspace: KeyspaceId, collection: CollectionId) -> [u8
     key
 }
 
-/// Returns the row key of the verdict of the entry with this index: facts about the entry that its bytes do not
+/// Returns the row key of the verdict of the log entry with this index: facts about the entry that its bytes do not
 /// determine.
 pub(crate) fn verdict(index: Index) -> [u8; 9] {
     tag_and_number(TAG_VERDICT, index.0)
@@ -181,7 +181,7 @@ fn tag_and_number(tag: u8, number: u64) -> [u8; 9] {
     key
 }
 
-/// Decodes the entry's index from the row key of a verdict (facts about an entry).
+/// Decodes the log entry's index from the row key of a verdict (facts about an entry).
 pub(crate) fn index_of_verdict(key: &[u8]) -> Option<Index> {
     Some(Index(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }

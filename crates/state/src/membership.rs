@@ -13,8 +13,8 @@
 //! Little-endian. Each row is written in the batch that moves `applied.lsn` past its record. So the log retains the
 //! record until the state has persisted the row, and after a crash the record or the row exists.
 //!
-//! No digest covers these rows. A vote and a purged entry belong to this node alone. A snapshot for another member of
-//! the space carries the membership and the removed nodes; a restored snapshot begins a new space without them.
+//! No digest covers these rows. A vote and a purged entry belong to this node alone. A snapshot for another member
+//! carries the membership and the removed nodes; a restored snapshot begins a new Raft group without them.
 
 use std::collections::BTreeSet;
 
@@ -31,12 +31,12 @@ use crate::{
 
 const LOG_ID_LEN: usize = 16;
 
-/// Term and index of a log entry. Both together identify the entry within its space.
+/// Term and index of a log entry. Both together identify the entry within its Raft group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
-    /// Term of the entry.
+    /// Term of the log entry.
     pub term: Term,
-    /// Index of the entry.
+    /// Index of the log entry.
     pub index: Index,
 }
 
@@ -123,7 +123,7 @@ impl Machine {
     }
 
     /// Stores the payload of a vote's record. The state's applied term, index and time do not change, because a vote is
-    /// not an entry.
+    /// not a log entry.
     pub fn apply_vote(&self, payload: &[u8], next_lsn: Lsn) -> Result<(), MachineError> {
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| {
             applying.applier.staged.put(&[&VOTE], &[payload]);

@@ -179,8 +179,7 @@ pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     begin_log(batch, applied);
 }
 
-/// Adds the history floor, the mark and the inline floor of a log in which no entry up to the `applied` position can be
-/// read.
+/// Adds the rows which state that the log has no readable changes and no values up to the `applied` position.
 fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
     let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
     batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);
@@ -189,7 +188,7 @@ fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
     inline_floor::write_none_left(batch);
 }
 
-/// Adds the first rows of a node that takes over the state of another member of its space, after the `applied`
+/// Adds the first rows of a node that takes over the state of another member of its Raft group, after the `applied`
 /// position. The rows are the membership as of this position, the node's own last `vote`, the purged entry (entries up
 /// to it may be missing from the node's log), a history floor after it, and an inline floor as in [`begin`].
 pub fn follow(batch: &mut WriteBatch, applied: &Applied, membership: &AppliedMembership, vote: Option<&[u8]>) {

@@ -45,7 +45,7 @@ pub(crate) enum RowKind {
     HistoryFloor,
     /// A verdict: facts about a log entry, such as rejected commits, that the entry's bytes do not determine.
     Verdict,
-    /// A mark: the log position of the entry that follows a revision.
+    /// A mark: the log position of the log entry that follows a revision.
     Mark,
     /// The last state of an idempotent producer in a stream, or the result of one of its appends.
     Producer,
@@ -175,7 +175,7 @@ pub(crate) struct Sharing {
 /// Form in which a snapshot contains a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotForm {
-    /// The snapshot does not contain the row, which belongs to this node, its log or its space.
+    /// The snapshot does not contain the row, which belongs to this node, its log or its Raft group.
     Nothing,
     /// The snapshot contains the row unchanged.
     Row,
@@ -200,7 +200,7 @@ pub(crate) enum Form {
     /// The digest hashes the row of a version (former value) with the length and checksum of its value instead of the
     /// value's bytes.
     Version,
-    /// The digest hashes only those fields of a stream's head row that the replicated entries determine.
+    /// The digest hashes only those fields of a stream's head row that the replicated log entries determine.
     StreamHead,
 }
 

@@ -27,7 +27,7 @@ macro_rules! number {
             }
 
             /// Returns the id or position that is greater by one. Panics on overflow, which cannot happen in practice:
-            /// a space never has 2^32 keyspaces or 2^64 records.
+            /// a database never has 2^32 keyspaces or 2^64 records.
             #[inline]
             #[must_use]
             pub const fn next(self) -> Self {

@@ -25,7 +25,7 @@ structure! {
     Keyspace as "keyspace" {
         /// Id of the keyspace, which commands use to name it. The server never gives this id to another keyspace.
         id: KeyspaceId,
-        /// Time at which the keyspace was created, by the clock of the log's entries.
+        /// Time at which the keyspace was created, by the clock that all replicas share (space time).
         created: SpaceTime,
         /// Settings of the keyspace.
         config: KeyspaceConfig,
@@ -56,7 +56,7 @@ pub struct LeaseInfo {
     pub id: LeaseId,
     /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Time at which the lease ends unless it is kept alive before, by the clock of the log's entries.
+    /// Time at which the lease ends unless it is kept alive before, by the clock that all replicas share (space time).
     pub deadline: SpaceTime,
     /// Time from now until the deadline of the lease.
     pub remaining: Duration,
@@ -76,7 +76,8 @@ structure! {
         next: Offset,
         /// Total size in bytes of the encoded records that the stream still keeps.
         bytes: u64,
-        /// Time of the last append to the stream, by the clock of the log's entries; 0 if there was none.
+        /// Time of the last append to the stream, by the clock that all replicas share (space time); 0 if there was
+        /// none.
         last_time: SpaceTime,
         /// Configuration of the stream.
         config: StreamConfig,
@@ -92,7 +93,7 @@ structure! {
         epoch: u32,
         /// Next sequence number that the producer must use in its current epoch.
         next_sequence: u64,
-        /// Time at which the producer last appended or was opened, by the clock of the log's entries.
+        /// Time at which the producer last appended or was opened, by the clock that all replicas share (space time).
         last_time: SpaceTime,
         /// Id of the producer.
         id: String,
@@ -102,7 +103,7 @@ structure! {
 structure! {
     /// Description of a member of a consumer group, as the server returns it to clients.
     Member as "member" {
-        /// Time of the member's last fetch, by the clock of the log's entries, exact to ten seconds.
+        /// Time of the member's last fetch, by the clock that all replicas share (space time), exact to ten seconds.
         last_fetch: SpaceTime,
         /// Number of records that the member holds: they were delivered to it, it has not acked or nacked them yet, and
         /// their ack deadline has not passed.

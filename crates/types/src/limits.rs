@@ -82,8 +82,8 @@ pub const fn clear_units(prefix_bytes: usize) -> usize {
 
 /// Maximum number of headers of a record. A request with more is rejected with an error.
 pub const MAX_HEADERS: usize = 64;
-/// Maximum length of the name of a keyspace, stream or space in bytes. A request with a longer one is rejected with an
-/// error.
+/// Maximum length in bytes of the name of a keyspace, a stream or a space (one log with its keyspaces and streams). A
+/// request with a longer one is rejected with an error.
 pub const MAX_NAME_BYTES: usize = 255;
 /// Maximum number of keyspaces in a space (one log with its keyspaces and streams). A request that would create more is
 /// rejected with an error.
@@ -106,7 +106,8 @@ pub const MAX_STREAM_PRODUCERS: u32 = 1000;
 /// Number of producers that a stream evicts together, so that one search for the oldest producers serves many
 /// evictions.
 pub const PRODUCER_EVICTIONS: usize = 64;
-/// Time without an append or an open after which a stream forgets a producer, by the clock of the log's entries.
+/// Time without an append or an open after which a stream forgets a producer, by the clock that all replicas share
+/// (space time).
 pub const PRODUCER_MEMORY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of consumer groups in a space (one log with its keyspaces and streams). A request that would create
 /// more is rejected with an error.

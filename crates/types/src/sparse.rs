@@ -26,7 +26,7 @@ pub struct Run<'a> {
     pub delta: u32,
     /// Number of records in this run (consecutive records of a sparse batch).
     pub count: u32,
-    /// Time of the append that wrote the run's records, by the clock of the log's entries.
+    /// Time of the append that wrote the run's records, by the clock that all replicas share (space time).
     pub time: SpaceTime,
     /// Encoded records of this run (consecutive records of a sparse batch).
     pub batch: &'a [u8],

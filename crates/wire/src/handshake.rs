@@ -132,7 +132,7 @@ pub struct ServerParameters<'a> {
     pub server: &'a str,
     /// Optional protocol features that the server supports.
     pub features: &'a [u16],
-    /// Spaces that the server offers. A space is the unit of order and of atomic commit.
+    /// Spaces that the server offers. A space is one log with the keyspaces and streams computed from it.
     pub spaces: &'a [Space<'a>],
 }
 

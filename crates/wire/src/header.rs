@@ -122,7 +122,8 @@ pub struct Fields<'a> {
     pub leader: Option<&'a str>,
     /// Id of the cluster to which the answering node belongs, little-endian. Only in a `members`.
     pub cluster: Option<&'a [u8; 16]>,
-    /// Id of the space (unit of order and of atomic commit) that the request uses; the default space (0) if left out.
+    /// Id of the space (one log with its keyspaces and streams) that the request uses; the default space (0) if left
+    /// out.
     pub space: Option<SpaceId>,
 }
 

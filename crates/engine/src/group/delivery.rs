@@ -24,7 +24,7 @@ use crate::{
 pub struct Delivery {
     /// Number of the delivery attempt, by which the consumer settles the records. Meaningless if there are no records.
     pub attempt: Attempt,
-    /// Ack deadline of the delivery attempt, by the database's clock.
+    /// Ack deadline of the delivery attempt, by the database's own clock (space time).
     pub deadline: SpaceTime,
     /// Durability level that the log entry of the delivery has reached.
     pub durability: Durability,
@@ -45,7 +45,7 @@ pub struct Message<'a> {
     pub offset: Offset,
     /// Number of deliveries of the record, including this one.
     pub deliveries: u32,
-    /// Time at which the record was appended, by the database's clock.
+    /// Time at which the record was appended, by the database's own clock (space time).
     pub time: SpaceTime,
     /// The delivered record itself.
     pub record: &'a Record<'a>,

@@ -41,7 +41,7 @@ pub(super) struct SegmentHistory {
     /// LSN up to which the state must be persisted before the segment is freed; `None` until a search of the segment
     /// has found nothing live.
     pub(super) free_from: Option<Lsn>,
-    /// Term and index of the last valid entry in the segment; set together with `free_from`.
+    /// Term and index of the last valid log entry in the segment; set together with `free_from`.
     pub(super) last_entry: Option<(Term, Index)>,
     /// True if the mover has copied bytes of the segment to the end of the log.
     pub(super) copied: bool,

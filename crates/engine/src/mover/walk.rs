@@ -34,7 +34,7 @@ pub(super) struct Walked {
     /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows: the walk then
     /// ends early.
     pub(super) live: Option<Vec<LiveBytes>>,
-    /// Term and index of the last valid entry in the segment.
+    /// Term and index of the last valid log entry in the segment.
     pub(super) last_entry: Option<(Term, Index)>,
     /// True if the segment has values so long that the state stores only their positions, so rows may have pointed to
     /// them.
@@ -75,7 +75,7 @@ impl From<WriteError> for WalkError {
     }
 }
 
-/// Returns the term and index of the last valid entry in a segment; `None` if the segment has no entry.
+/// Returns the term and index of the last valid log entry in a segment; `None` if the segment has no entry.
 pub(super) fn last_entry(inner: &Inner, segment: Generation) -> Result<Option<(Term, Index)>, thalweg_log::ReadError> {
     let (valid, mut last) = (Valid::of(&inner.open.log, SpaceId::ZERO), None);
     for record in inner.open.log.segment_records(segment)? {

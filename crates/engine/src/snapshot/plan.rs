@@ -94,10 +94,10 @@ pub enum RestoreTo {
     /// The restore applies everything up to the end of the last snapshot.
     #[default]
     End,
-    /// The restore applies all entries below this LSN and no later ones.
+    /// The restore applies all log entries below this LSN and no later ones.
     Lsn(Lsn),
-    /// The restore applies all entries of this time or earlier. If the node had entries after the end of the snapshots
-    /// and up to this time, their absence is not noticed.
+    /// The restore applies all log entries of this time or earlier. If the node had entries after the end of the
+    /// snapshots and up to this time, their absence is not noticed.
     Time(SpaceTime),
 }
 

@@ -66,7 +66,7 @@ pub struct RestoreProgress {
     pub parts: usize,
     /// Number of all snapshots to be restored.
     pub of: usize,
-    /// Numbers of rows, entries and bytes restored so far, over all snapshots.
+    /// Numbers of rows, log entries and bytes restored so far, over all snapshots.
     pub totals: Totals,
 }
 
@@ -85,9 +85,9 @@ pub struct Restored {
     pub lsn: Lsn,
     /// Revision of the last restored command.
     pub revision: Revision,
-    /// Time of the last restored entry.
+    /// Time of the last restored log entry.
     pub time: SpaceTime,
-    /// Numbers of rows, entries and bytes restored.
+    /// Numbers of rows, log entries and bytes restored.
     pub totals: Totals,
     /// True if the remains of an earlier, unfinished restore into this directory were removed.
     pub removed_unfinished: bool,
@@ -171,7 +171,7 @@ fn mark(disk: &Arc<dyn Disk>) -> io::Result<()> {
     disk.sync_dir("")
 }
 
-/// Removes the remains of an unfinished restore from a directory, except for the marker file.
+/// Removes the remains of an unfinished restore from a directory, except for the file `RESTORING`.
 fn clear(disk: &Arc<dyn Disk>) -> io::Result<()> {
     backends::remove_dir(disk, LOG_DIR)?;
     BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &StateDir::FIRST.path(kind)))
@@ -281,7 +281,7 @@ struct Replay<'a> {
     most_bytes: usize,
     /// LSN of the old node's log below which all entries are applied.
     lsn: Lsn,
-    /// True if all entries up to the target of the restore are applied, so that later ones are ignored.
+    /// True if all log entries up to the target of the restore are applied, so that later ones are ignored.
     is_done: bool,
 }
 
@@ -388,7 +388,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks that the terms, indexes and times of an increment's entries never go back.
+    /// Checks that the terms, indexes and times of an increment's log entries never go back.
     fn check_order(&self, part: &Part, entries: &[EntryItem<'_>]) -> Result<(), RestoreError> {
         let applied = self.machine.applied();
         let (mut term, mut index, mut time) = (applied.term, applied.index, applied.time);

@@ -164,7 +164,7 @@ impl Hub {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Notifies the hub that an entry was applied. The applying thread calls this for every entry.
+    /// Notifies the hub that a log entry was applied. The applying thread calls this for every entry.
     #[inline]
     pub(crate) fn notify(&self) {
         if self.watching.load(Ordering::Relaxed) > 0 {

@@ -1,4 +1,4 @@
-//! Notification of watches and waiting stream readers about applied entries.
+//! Notification of watches and waiting stream readers about applied log entries.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,14 +30,14 @@ impl Observer for Observers {
     }
 }
 
-/// Observers on a member of a cluster: the usual receivers of applied entries, the running hashes that members compare,
-/// and the observer that the caller has set.
+/// Observers on a member of a cluster: the usual receivers of applied log entries, the running hashes that members
+/// compare, and the observer that the caller has set.
 #[derive(Debug)]
 pub(crate) struct MemberObservers {
     pub(crate) observers: Observers,
     pub(crate) machine: Arc<Machine>,
     pub(crate) hashes: Arc<HashMarks>,
-    /// Observer of applied entries that the caller has set on a member of a cluster.
+    /// Observer of applied log entries that the caller has set on a member of a cluster.
     pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 

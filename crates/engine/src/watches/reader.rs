@@ -55,7 +55,7 @@ impl Source {
 /// Reason why reading changes from the log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadEnd {
-    /// The reader reached the end of the entries that were applied when the read began.
+    /// The reader reached the end of the log entries that were applied when the read began.
     End,
     /// The callback that visits commits requested the stop.
     Stop,
@@ -152,7 +152,7 @@ impl Reader {
         self.open = None;
     }
 
-    /// Opens the log at the reader's position, if the reader has released it (see [`rest`](Self::rest)).
+    /// Opens the log at the reader's position, if [`rest`](Self::rest) has released the reader's buffers and segments.
     fn wake(&mut self) -> Result<(), WatchError> {
         if self.open.is_some() {
             return Ok(());

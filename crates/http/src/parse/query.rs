@@ -321,7 +321,7 @@ query! {
         verbose: bool = flag,
     }
 
-    /// Query parameters of `GET /v1/space`.
+    /// Query parameters of `GET /v1/space`, the report on the disk space of the data directory.
     #[derive(Copy)]
     pub(crate) struct SpaceQuery {
         /// True to count the bytes that users have stored (the payload), however long that takes. Otherwise they are

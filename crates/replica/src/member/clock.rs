@@ -29,7 +29,7 @@ struct State {
     /// Time of the space (Raft group) at the monotonic time `anchored_at`.
     anchor: SpaceTime,
     anchored_at: Duration,
-    /// Last timestamp that this node gave to an entry.
+    /// Last timestamp that this node gave to a log entry.
     stamped: SpaceTime,
     /// Latest time that [`MemberClock::now`] has returned.
     shown: SpaceTime,
@@ -48,7 +48,7 @@ impl MemberClock {
     }
 
     /// Creates a clock that begins at the time of the node's wall clock. A later call of
-    /// [`continue_from`](Self::continue_from) replaces this time by that of an entry.
+    /// [`continue_from`](Self::continue_from) replaces this time by that of a log entry.
     pub(crate) fn at_wall(clock: Arc<dyn Clock>) -> Self {
         let wall = clock.wall();
         let created = Self::new(clock, wall);
@@ -65,7 +65,7 @@ impl MemberClock {
         state.shown
     }
 
-    /// Returns the timestamp for the next entry that this node, the leader, writes.
+    /// Returns the timestamp for the next log entry that this node, the leader, writes.
     #[must_use]
     pub fn stamp(&self) -> SpaceTime {
         let mut state = self.state();

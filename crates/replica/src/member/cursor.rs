@@ -30,19 +30,19 @@ use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
 
 use crate::{apply::apply_record, error::OpenError, valid::Valid};
 
-/// Result of applying one entry.
+/// Result of applying one log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppliedEntry {
-    /// Work of applying the entry on this node in steps, including the reads that the entry's commands made for
+    /// Work of applying the log entry on this node in steps, including the reads that the entry's commands made for
     /// clients.
     pub steps: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
-    /// Index up to which entries may be applied.
+    /// Index up to which log entries may be applied.
     committed: Index,
-    /// True once an entry is known to be committed. `committed` alone cannot show this, because 0 is a valid index.
+    /// True once a log entry is known to be committed. `committed` alone cannot show this, because 0 is a valid index.
     has_committed: bool,
     /// Number of callers that wait until the cursor has applied a record: a move (which says that bytes were copied
     /// within the log), or a note that entries were purged.
@@ -114,8 +114,8 @@ impl Cursor {
         Ok(AppliedEntry { steps })
     }
 
-    /// Applies the records after the applied position, up to the first entry that is not known to be committed. Calls
-    /// `each` with the outcomes of every applied entry that has commands.
+    /// Applies the records after the applied position, up to the first log entry that is not known to be committed.
+    /// Calls `each` with the outcomes of every applied entry that has commands.
     pub(crate) fn apply_local(&mut self, parts: Parts<'_>, each: &mut dyn FnMut(&[Outcome])) -> Result<(), OpenError> {
         let mut outcomes = Vec::new();
         while self.advance(parts, None, &mut outcomes)? {
@@ -165,7 +165,7 @@ impl Cursor {
     }
 }
 
-/// Returns true if the state has applied the entry with this index.
+/// Returns true if the state has applied the log entry with this index.
 fn has_applied(machine: &Machine, index: Index) -> Result<bool, OpenError> {
     let applied = machine.applied().index;
     // A state without entries counts as if it had applied index 0, which is that of the first membership.

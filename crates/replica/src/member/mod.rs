@@ -168,8 +168,8 @@ impl Member {
         self.shared.notify();
     }
 
-    /// Sets the observer that is called for applied entries, on the thread that applies them. Only the first call has
-    /// an effect.
+    /// Sets the observer that is called for applied log entries, on the thread that applies them. Only the first call
+    /// has an effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.shared.observer.set(observer);
     }
@@ -462,8 +462,8 @@ impl Member {
         (!proposals.is_empty()).then(|| Batch::new(proposals, term).taken(taken_at))
     }
 
-    /// Answers all proposals of a batch like [`Batch::complete`]. `times` are the times of the batch's entry if this
-    /// node has written it as the leader; they are counted once for each command.
+    /// Answers all proposals of a batch like [`Batch::complete`]. `times` are the times of the batch's log entry if
+    /// this node has written it as the leader; they are counted once for each command.
     pub fn complete(&self, batch: Batch, outcomes: Vec<Outcome>, steps: u64, times: Option<EntryTimes>) {
         let replication = &self.shared.counts.replication;
         let timed = times.zip(batch.taken_at());

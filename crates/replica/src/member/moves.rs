@@ -84,7 +84,7 @@ impl Member {
         Index(self.shared.purge.load(Ordering::SeqCst))
     }
 
-    /// Applies records that concern only this node and need no commit, such as the note that entries were purged.
+    /// Applies records that concern only this node and need no commit, such as the note that log entries were purged.
     pub fn apply_local(&self) -> Result<(), ProposeError> {
         let applied = self.shared.apply_local(&mut self.shared.cursor());
         self.shared.moves.wake_all();

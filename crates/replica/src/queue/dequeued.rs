@@ -30,7 +30,7 @@ pub(crate) struct DequeuedProposals {
 }
 
 impl DequeuedProposals {
-    /// Updates the measured costs of the clients by the steps that each entry took.
+    /// Updates the measured costs of the clients by the steps that each log entry took.
     pub(crate) fn learn(&self) {
         if self.steps.len() != self.ends.len() {
             return;
@@ -54,8 +54,8 @@ impl DequeuedProposals {
     }
 
     /// Begins pauses like [`begin_pauses`](Self::begin_pauses), but before the commit. Computes the lengths of the
-    /// pauses from the steps (units of work) that the proposals will probably take. [`learn`] corrects a pause when an
-    /// entry of the address is applied.
+    /// pauses from the steps (units of work) that the proposals will probably take. [`learn`] corrects a pause when a
+    /// log entry with commands from the client address is applied.
     pub(crate) fn begin_probable_pauses(&mut self, now: Duration) {
         for (address, steps) in &self.delaying {
             let turn = address.pause().begin_probable(now, *steps);

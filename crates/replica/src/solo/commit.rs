@@ -17,7 +17,7 @@ use crate::{
     slot::{Answer, Committed},
 };
 
-/// Maximum size in bytes of the entry buffer that is kept in memory between entries.
+/// Maximum size in bytes of the buffer for a log entry that is kept in memory between entries.
 const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
 impl Shared {

@@ -85,8 +85,9 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// for a permanent learner.
     fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId>;
 
-    /// Makes a learner a voter. Fails if the learner lacks too many entries. Fails with [`ClusterError::AlreadyMember`]
-    /// if the member is a voter already and the change that made it a voter is complete.
+    /// Makes a learner a voter. Fails if the learner lacks too many log entries. Fails with
+    /// [`ClusterError::AlreadyMember`] if the member is a voter already and the change that made it a voter is
+    /// complete.
     fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()>;
 
     /// Removes a member permanently. Its id is never used again. Fails with [`ClusterError::AlreadyRemoved`] if the

@@ -22,7 +22,7 @@ pub struct ElapsedMillis(pub u64);
 /// Thresholds of the conditions `lagging` and `stale`. A replica can meet one, both or none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Triggers {
-    /// A replica with more missing entries than this is `lagging`.
+    /// A replica with more missing log entries than this is `lagging`.
     pub lag_entries: u64,
     /// A replica with more missing bytes than this is `lagging`.
     pub lag_bytes: u64,
@@ -66,11 +66,11 @@ pub struct MemberReport {
     pub log_index: Option<Index>,
     /// Last known index that the member has applied; `None` if it is unknown.
     pub applied_index: Option<Index>,
-    /// Distance of the member from the leader, in entries and bytes; `None` if it is unknown.
+    /// Distance of the member from the leader, in log entries and bytes; `None` if it is unknown.
     pub lag: Option<Lag>,
     /// Time since the member was last up to date. `None` if it is up to date now, or if this is unknown.
     pub behind: Option<ElapsedMillis>,
-    /// True if the member's disk is too full for new data. Deletes are still accepted, and the member writes the
+    /// True if the member's disk is too full for new data. Deletes are still accepted, and the member writes the log
     /// entries that the leader sends.
     pub is_full: bool,
     /// Milliseconds by which the member's wall clock is ahead of the reporting node's; `None` if the reporting node
@@ -79,7 +79,7 @@ pub struct MemberReport {
 }
 
 impl MemberReport {
-    /// Returns true if the member lacks more entries or bytes than the thresholds in `triggers` permit.
+    /// Returns true if the member lacks more log entries or bytes than the thresholds in `triggers` permit.
     #[must_use]
     pub fn is_lagging(&self, triggers: &Triggers) -> bool {
         self.lag.is_some_and(|lag| lag.entries > triggers.lag_entries || lag.bytes > triggers.lag_bytes)

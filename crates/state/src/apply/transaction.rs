@@ -265,7 +265,7 @@ pub(crate) fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationEr
 }
 
 /// Returns the value of the counter at a key. `bytes` is the length of the value in the key's row. A value that is too
-/// long for a number is rejected unread: the operations of one entry could otherwise read a large value often.
+/// long for a number is rejected unread: the operations of one log entry could otherwise read a large value often.
 fn counter(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,

@@ -29,7 +29,7 @@ use crate::{
 /// Bytes that a pair in a scan's result counts in addition to its key and value.
 const ITEM_BYTES: usize = 32;
 
-/// Source of rows for a transaction: the entry that is being applied, or a view.
+/// Source of rows for a transaction: the log entry that is being applied, or a view.
 pub(crate) trait RangeReader {
     /// Charges `steps` of work to the transaction, which has a budget of them.
     fn charge(&self, steps: u64);

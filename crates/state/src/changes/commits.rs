@@ -29,7 +29,7 @@ pub struct EntryCommits<'a> {
 }
 
 impl<'a> EntryCommits<'a> {
-    /// Creates an iterator over an entry's payload. `verdict` is the row with the facts that this payload does not
+    /// Creates an iterator over a log entry's payload. `verdict` is the row with the facts that this payload does not
     /// determine, if the entry has such a row. `revision` is the last revision used before the entry.
     #[must_use]
     pub fn new(payload: &'a [u8], verdict: Option<&'a [u8]>, revision: Revision) -> Self {
@@ -38,7 +38,7 @@ impl<'a> EntryCommits<'a> {
     }
 
     /// Returns the revision of the last command that the iterator has returned; before the first one, the last revision
-    /// used before the entry.
+    /// used before the log entry.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision

@@ -22,16 +22,16 @@ const STEP_BYTES: u64 = 128 * 1024;
 /// A mark: a log position at which reading of changes can begin, with the revision reached there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Last revision that a command before the marked entry used.
+    /// Last revision that a command before the marked log entry used.
     pub revision: Revision,
     /// LSN of the log record that contains the entry to which the mark belongs.
     pub lsn: Lsn,
-    /// Index of the marked entry.
+    /// Index of the marked log entry.
     pub index: Index,
 }
 
-/// Returns true if the entry gets a mark: a row with its log position. `before` is the state's position before the
-/// entry. Until the first revision is used, every entry gets one, so a mark precedes the very first commit of a space.
+/// Returns true if the log entry gets a mark: a row with its log position. `before` is the state's position before the
+/// entry. Until the first revision is used, every entry gets one, so a mark precedes the very first commit.
 #[inline]
 pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
     let start = u64::from(entry.at.offset);

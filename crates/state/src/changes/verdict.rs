@@ -35,7 +35,7 @@ const DELETE_PREFIX: u8 = 2;
 const PUT: u8 = 3;
 const PUT_FROM_ENTRY: u8 = 4;
 
-/// Builder of the verdict of the entry being applied: the row with facts that the entry's bytes do not determine.
+/// Builder of the verdict of the log entry being applied: the row with facts that the entry's bytes do not determine.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictBuilder {
     row: Vec<u8>,
@@ -53,7 +53,7 @@ pub(crate) struct Savepoint {
 }
 
 impl VerdictBuilder {
-    /// Starts recording the current command's changes, which the entry's bytes do not determine.
+    /// Starts recording the current command's changes, which the log entry's bytes do not determine.
     pub(crate) fn start_recording(&mut self) {
         self.is_recording = true;
     }
@@ -123,7 +123,7 @@ impl VerdictBuilder {
         self.is_recording = false;
     }
 
-    /// Returns the verdict row of the entry; empty if the effect of all its commands is as their bytes predict.
+    /// Returns the verdict row of the log entry; empty if the effect of all its commands is as their bytes predict.
     pub(crate) fn row(&self) -> &[u8] {
         &self.row
     }
@@ -138,7 +138,7 @@ impl VerdictBuilder {
     }
 }
 
-/// Exception in a verdict (facts about an entry): a command with another effect than its bytes alone predict.
+/// Exception in a verdict (facts about a log entry): a command with another effect than its bytes alone predict.
 #[derive(Clone, Debug)]
 pub(crate) enum Exception<'a> {
     NoRevision,
@@ -161,7 +161,7 @@ impl<'a> Exceptions<'a> {
     }
 
     /// Returns the exception for the command `number`, or `None` if the command's effect is as its bytes predict.
-    /// Callers must query the commands of an entry in order.
+    /// Callers must query the commands of a log entry in order.
     pub(crate) fn of(&mut self, number: u32) -> Result<Option<Exception<'a>>, Malformed> {
         if !self.begun {
             self.begun = true;
@@ -189,7 +189,7 @@ impl<'a> Exceptions<'a> {
     }
 }
 
-/// The changes of one command, as recorded in the verdict row of its entry.
+/// The changes of one command, as recorded in the verdict row of its log entry.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedChanges<'a> {
     reader: Reader<'a>,
@@ -216,7 +216,7 @@ impl<'a> RecordedChanges<'a> {
     }
 }
 
-/// A change of a key as the verdict row stores it: complete, or with a reference to a value in the entry's payload.
+/// A change of a key as the verdict row stores it: complete, or with a reference to a value in the log entry's payload.
 enum Raw<'a> {
     Whole(KeyChange<'a>),
     FromEntry { keyspace: KeyspaceId, key: &'a [u8], at: usize, len: usize },

@@ -1,4 +1,4 @@
-//! The state digest: a hash over all rows on which the replicas of a space agree.
+//! The state digest: a hash over all rows that are equal on all replicas.
 //!
 //! Owns: the replicated form of each kind of row (the bytes that all replicas have in common), and the digest. Does not
 //! own: the command that keeps a view for a digest (`machine::digest_view`), the layout of rows, or the comparison

@@ -1,4 +1,4 @@
-//! The state digest: a hash over all rows on which the replicas of a space agree.
+//! The state digest: a hash over all rows that are equal on all replicas.
 //!
 //! Owns: the replicated form of each kind of row ([`replicated_row`], byte by byte in `docs/formats/state.md`), and
 //! the hash over the forms of all rows of a view ([`state_digest`]). Does not own: the layout of rows, or the index
@@ -31,10 +31,10 @@ use crate::{
     streams::heads::Head,
 };
 
-/// Scope of a row: replicated in the whole space, or of this node alone.
+/// Scope of a row: replicated on all nodes of the Raft group, or of this node alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowScope {
-    /// The row is a function of the committed entries, so it is the same on every replica.
+    /// The row is a function of the committed log entries, so it is the same on every replica.
     Replicated,
     /// The row is about this node, its log or its own maintenance.
     NodeLocal,
@@ -72,8 +72,8 @@ pub(crate) struct LastingValue {
     pub(crate) crc: u32,
 }
 
-/// Returns the fields that the digest hashes of a row, if the row is a value without deadline and lease; `None` for
-/// all other rows. Unlike [`replicated_row`], allocates nothing: most rows that entries write are such values.
+/// Returns the fields that the digest hashes of a row, if the row is a value without deadline and lease; `None` for all
+/// other rows. Unlike [`replicated_row`], allocates nothing: most rows that log entries write are such values.
 #[inline]
 pub(crate) fn lasting_value(key: &[u8], row: &[u8]) -> Option<LastingValue> {
     if key.first() != Some(&keys::TAG_DATA) {
@@ -132,7 +132,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// The digest of a state, and the state's position in the space's log.
+/// The digest of a state, and the log position up to which this state has applied the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDigest {
     /// Hash over all replicated rows.

@@ -27,7 +27,7 @@ use crate::{
     rows::keys_of,
 };
 
-/// Removes keys and leases that have ended at the entry's time. Examines at most `max` rows.
+/// Removes keys and leases that have ended at the log entry's time. Examines at most `max` rows.
 pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_EXPIRED_ROWS);
     let (rows, mut more) = ended_rows(&applying.view(), applying.applied.time, max)?;

@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Returns a lease as earlier commands of the same entry have left it, even if the lease has ended.
+    /// Returns a lease as earlier commands of the same log entry have left it, even if the lease has ended.
     pub(crate) fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Lease::from_row(id, self.get(&lease_row(id)))
     }
@@ -44,7 +44,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Returns a lease if it has not ended at the entry's time.
+    /// Returns a lease if it has not ended at the log entry's time.
     pub(crate) fn live_lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Ok(self.lease(id)?.filter(|lease| lease.is_live(self.applied.time)))
     }
@@ -150,7 +150,7 @@ pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> 
     Ok(Outcome::Lease { id, ttl, deadline })
 }
 
-/// Keeps a lease alive: moves its deadline to a full TTL after the entry's time.
+/// Keeps a lease alive: moves its deadline to a full TTL after the log entry's time.
 pub(crate) fn keep(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, Refused> {
     let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
     let deadline = applying.applied.time.plus(lease.ttl).max(lease.deadline);

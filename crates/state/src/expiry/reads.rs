@@ -3,8 +3,8 @@
 //! Owns: the clock of reads, the flag that is set once reads need it, and the queries about deadlines and leases. Does
 //! not own: the time of entries, which comes with them.
 //!
-//! A space without deadlines never queries a clock, neither for its reads nor for the times of its entries. The flag
-//! that a clock is needed is set before the first deadline becomes visible, and stays set.
+//! A database without deadlines never queries a clock, neither for its reads nor for the times of its log entries. The
+//! flag that a clock is needed is set before the first deadline becomes visible, and stays set.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -45,8 +45,8 @@ pub struct AttachedKey {
 }
 
 impl Machine {
-    /// Sets the clock that decides, for reads, which values have ended. Without a clock, reads use the time of the
-    /// last entry. Only the first call has an effect.
+    /// Sets the clock that decides, for reads, which values have ended. Without a clock, reads use the time of the last
+    /// log entry. Only the first call has an effect.
     pub fn set_read_clock(&self, source: Arc<dyn ReadTime>) {
         let _ = self.time_of_reads.source.set(source);
     }

@@ -1,7 +1,7 @@
 //! The clock that decides, for reads, which keys and leases have ended.
 //!
-//! A space without deadlines never queries the clock. A flag tells reads to use it. The flag is set before the first
-//! deadline becomes visible, and stays set.
+//! A database without deadlines never queries this clock. A flag tells reads to use it. The flag is set before the
+//! first deadline becomes visible, and stays set.
 
 use std::{
     fmt,
@@ -22,13 +22,13 @@ pub trait ReadTime: Send + Sync + fmt::Debug {
     /// Returns the current space time. A reader compares it with deadlines to find that a value has not ended yet. To
     /// hide an ended value, the reader needs [`read_time`](Self::read_time).
     fn now(&self) -> SpaceTime;
-    /// Returns the current space time, for a reader that hides values with deadlines at or before this time. All
+    /// Returns the current space time, for a reader that hides values with deadlines at or before this time. All log
     /// entries that are applied later must have at least this time; otherwise a later read could show a hidden value
     /// again.
     fn read_time(&self) -> SpaceTime;
 }
 
-/// The clock of reads, and the flag that is set once reads need it.
+/// The clock by which reads hide ended values, and the flag that is set once reads need this clock.
 #[derive(Debug, Default)]
 pub(crate) struct TimeOfReads {
     pub(crate) has_deadlines: AtomicBool,

@@ -177,7 +177,7 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
     }
 }
 
-/// Makes the entry's verdict row store the commit's changes if a write's deadline has already passed: the commit's
+/// Makes the log entry's verdict row store the commit's changes if a write's deadline has already passed: the commit's
 /// bytes do not show that such a put deletes its key. Called before the commit's first change.
 pub(crate) fn record_if_expired(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {

@@ -103,14 +103,14 @@ pub struct HistoricalView<'s> {
 pub enum VersionLifetime {
     /// The value is still the current one of its key.
     Current,
-    /// The deadline of the value, or of its lease, has passed; the entry that removes the value is still to come.
+    /// The deadline of the value, or of its lease, has passed; the log entry that removes the value is still to come.
     Ended,
     /// The value was current until a revision, exclusive.
     Until {
         /// First revision at which the value was not current.
         revision: Revision,
-        /// Time of the entry that removed the value; for a delete of many keys, a somewhat later time. `None` if the
-        /// time is not known yet.
+        /// Time of the log entry that removed the value; for a delete of many keys, a somewhat later time. `None` if
+        /// the time is not known yet.
         time: Option<SpaceTime>,
         /// Kind of operation that removed the value.
         ending: VersionEnd,

@@ -203,7 +203,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns the former value that the current entry has overwritten at the revision `at`, encoded with the new
+    /// Returns the former value that the current log entry has overwritten at the revision `at`, encoded with the new
     /// `ending`.
     fn overwritten_at(
         &self,

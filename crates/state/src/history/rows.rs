@@ -215,7 +215,7 @@ pub enum VersionEnd {
 pub(crate) struct VersionUpperBound {
     /// First revision at which the version was no longer current (exclusive end).
     pub(crate) revision: Revision,
-    /// Time of the entry that replaced or removed this value of the key.
+    /// Time of the log entry that replaced or removed this value of the key.
     pub(crate) time: SpaceTime,
 }
 

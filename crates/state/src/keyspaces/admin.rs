@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Returns the catalog row of a keyspace as earlier commands of the same entry have left it, even for a dropped
+    /// Returns the catalog row of a keyspace as earlier commands of the same log entry have left it, even for a dropped
     /// keyspace.
     pub(crate) fn keyspace_row(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
         match self.applier.pending.keyspaces.get(&id) {

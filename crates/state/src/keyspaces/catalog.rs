@@ -35,7 +35,7 @@ pub(crate) const STATE_FORMAT: u32 = 2;
 
 const META_LEN: usize = 40;
 
-/// The meta row: the next ids, and other counters of the space. Ids begin at 1, so that an id of 0 is always an error.
+/// The meta row: the next ids, and other counters of the state. Ids begin at 1, so that an id of 0 is always an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) next_keyspace: KeyspaceId,
@@ -64,7 +64,7 @@ impl Default for Meta {
 }
 
 impl Meta {
-    /// Loads the meta row; `None` if no entry was ever applied.
+    /// Loads the meta row; `None` if no log entry was ever applied.
     pub(crate) fn load(view: &dyn View) -> Result<Option<Self>, MachineError> {
         view.get(&keys::META)?.map(|row| Self::decode(&row)).transpose()
     }

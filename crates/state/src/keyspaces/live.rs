@@ -88,7 +88,7 @@ impl Applying<'_> {
 }
 
 /// Returns a key's value as earlier commands have left it; `None` if the key does not exist at the time of the current
-/// entry.
+/// log entry.
 pub(crate) fn live_key(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -114,7 +114,7 @@ pub(crate) fn live_head(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Returns true if a value with this expiry has not ended at the time of the current entry.
+/// Returns true if a value with this expiry has not ended at the time of the current log entry.
 pub(crate) fn is_live(applying: &Applying<'_>, expiry: &Expiry) -> Result<bool, MachineError> {
     expiry.is_live(applying.applied.time, |id| applying.lease(id))
 }

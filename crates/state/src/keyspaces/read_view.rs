@@ -97,7 +97,7 @@ impl Default for ScanRange<'_> {
     }
 }
 
-/// The rule that decides which rows of a keyspace are visible. Readers and entries being applied both use it.
+/// The rule that decides which rows of a keyspace are visible. Readers and log entries being applied both use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visibility<'t> {
     /// Deleted prefixes of the keyspace, which hide rows; `None` if there are none.
@@ -147,7 +147,7 @@ impl ReadView {
         Visibility { clears: self.clears.of(keyspace), as_of }
     }
 
-    /// Creates a view. `time` decides which values have ended; it is at least the time of the last entry in `view`,
+    /// Creates a view. `time` decides which values have ended; it is at least the time of the last log entry in `view`,
     /// and at most that of the next entry.
     pub(crate) fn new(view: Arc<dyn View>, clears: Arc<ClearTable>, time: SpaceTime) -> Self {
         Self { view, clears, time }

@@ -36,7 +36,7 @@ pub(crate) struct Applier {
     pub(crate) staged: Staged,
     /// List of the changes that undo the current command, if it is rejected half-way.
     pub(crate) undo: UndoList,
-    /// The meta row (next ids and counters of the space) as the commands so far have left it.
+    /// The meta row (next ids and counters of the state) as the commands so far have left it.
     pub(crate) meta: Meta,
     /// The meta row as stored in the backend; `None` before the first log record is applied.
     pub(crate) stored_meta: Option<Meta>,
@@ -69,7 +69,7 @@ pub(crate) struct Applier {
     pub(crate) running_hash: RunningHash,
     /// Positions of reads among the replies of a Redis batch. They are performed only if a client of this node waits.
     pub(crate) reads: Vec<usize>,
-    /// Steps of work that the commands of all entries have taken since the machine was opened.
+    /// Steps of work that the commands of all log entries have taken since the machine was opened.
     pub(crate) steps: u64,
     /// Steps of work of the reads that this node has performed for its clients. They are not part of `steps`.
     pub(crate) read_steps: u64,

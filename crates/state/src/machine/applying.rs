@@ -40,7 +40,7 @@ pub(crate) struct Applying<'m> {
     pub(crate) machine: &'m Machine,
     /// Position that the state will have reached after this log record.
     pub(crate) applied: Applied,
-    /// True if a client of this node waits for the outcomes of the entry being applied.
+    /// True if a client of this node waits for the outcomes of the log entry being applied.
     pub(crate) is_awaited: bool,
     /// Payload of the entry being applied, and the payload's position in the log; `None` for other log records.
     payload: Option<(&'m [u8], LogPosition)>,
@@ -137,7 +137,7 @@ impl<'m> Applying<'m> {
         self.applied.revision
     }
 
-    /// Returns the rule that decides which rows of a keyspace the commands of this entry see.
+    /// Returns the rule that decides which rows of a keyspace the commands of this log entry see.
     #[inline]
     pub(crate) fn visibility(&self, keyspace: KeyspaceId) -> Visibility<'_> {
         Visibility { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }

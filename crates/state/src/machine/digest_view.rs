@@ -18,8 +18,8 @@ use crate::{
     sync::lock,
 };
 
-/// Requests that the machine keeps a view for digest `id` once the current entry is applied. If an entry has several
-/// requests, the last one counts.
+/// Requests that the machine keeps a view for digest `id` once the current log entry is applied. If an entry has
+/// several requests, the last one counts.
 pub(crate) fn ask(applying: &mut Applying<'_>, id: u64) -> Outcome {
     applying.applier.digest_wanted = Some(id);
     Outcome::Done

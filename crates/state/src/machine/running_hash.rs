@@ -1,4 +1,4 @@
-//! The running hash over the outcomes and the replicated writes of every entry since the space began.
+//! The running hash over the outcomes and the replicated writes of every log entry since the first one.
 //!
 //! Owns: the selection and encoding of an entry's bytes that enter the hash. Does not own: the forms of rows
 //! (`digest`), or the bytes of outcomes (`thalweg_types`).
@@ -56,7 +56,7 @@ const SHORT: u64 = 8;
 
 /// First prime of the XXH hash family, by which each step multiplies. It is odd, so the multiplication is a bijection.
 const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
-/// Factor of an entry's index: the second prime of the XXH hash family. This and [`TERM`], the third prime, keep the
+/// Factor of a log entry's index: the second prime of the XXH hash family. This and [`TERM`], the third prime, keep the
 /// entry's index, term and time apart in the hash.
 const INDEX: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const TERM: u64 = 0x1656_67b1_9e37_79f9;
@@ -66,7 +66,7 @@ const TERM: u64 = 0x1656_67b1_9e37_79f9;
 pub(crate) struct RunningHash {
     hash: u64,
     is_entry: bool,
-    /// Replies that are hashed as null: the number of the outcome in the entry, and the number of the reply in the
+    /// Replies that are hashed as null: the number of the outcome in the log entry, and the number of the reply in the
     /// outcome.
     excluded: Vec<(usize, usize)>,
     /// Buffer for encoded outcomes and rows before they are hashed.
@@ -80,7 +80,7 @@ impl RunningHash {
         self.is_entry = false;
     }
 
-    /// Begins an entry. `applied` has the entry's term, index and time, and the running hash before the entry.
+    /// Begins a log entry. `applied` has the entry's term, index and time, and the running hash before the entry.
     #[inline]
     pub(crate) fn begin_entry(&mut self, applied: &Applied) {
         (self.is_entry, self.hash) = (true, applied.running_hash);
@@ -97,7 +97,7 @@ impl RunningHash {
         }
     }
 
-    /// Adds the outcomes of the entry's commands to the hash, in order. Leaves them as they were.
+    /// Adds the outcomes of the log entry's commands to the hash, in order. Leaves them as they were.
     #[inline]
     pub(crate) fn add_outcomes(&mut self, outcomes: &mut [Outcome]) {
         if self.excluded.is_empty() {
@@ -202,7 +202,7 @@ impl RunningHash {
 }
 
 /// Returns true for the row of a value that has no deadline and no lease, and is so short that every node stores it
-/// inline. Most rows that entries write are such values.
+/// inline. Most rows that log entries write are such values.
 #[inline]
 fn is_short_value(key: &[u8], row: &[u8]) -> bool {
     key.first() == Some(&keys::TAG_DATA)

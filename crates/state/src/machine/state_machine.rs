@@ -90,8 +90,8 @@ pub(crate) struct Published {
     /// Exclusive end of the log records that readers can see: `applied.lsn <= visible`. Raised before a record's
     /// changes are published; `applied` is raised afterwards.
     pub(crate) visible: AtomicU64,
-    /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was stored.
-    /// When the machine is opened, the field begins at the index of the last applied entry.
+    /// Index of the last log entry for which a verdict (row with facts that the entry's bytes do not determine) was
+    /// stored. When the machine is opened, the field begins at the index of the last applied entry.
     pub(crate) judged: AtomicU64,
     /// Deleted prefixes that hide rows. The table is replaced as a whole, so that a reader can take it with its view.
     pub(crate) clears: RwLock<Arc<ClearTable>>,
@@ -153,7 +153,7 @@ impl Machine {
         self.growth.take()
     }
 
-    /// Returns the number of [steps](thalweg_types::steps) that the commands of all entries have taken since the
+    /// Returns the number of [steps](thalweg_types::steps) that the commands of all log entries have taken since the
     /// machine was opened. The number is a function of these commands alone.
     ///
     /// # Errors
@@ -162,9 +162,9 @@ impl Machine {
         Ok(self.applier.lock().map_err(|_| crate::error::MachineError::Stopped)?.steps)
     }
 
-    /// Returns the number of steps that applying entries has taken on this node since the machine was opened: those of
-    /// [`steps`](Self::steps), and those of the reads that are performed only where a client waits. Proposers use the
-    /// number to measure the cost of a client's commands.
+    /// Returns the number of steps that applying log entries has taken on this node since the machine was opened: those
+    /// of [`steps`](Self::steps), and those of the reads that are performed only where a client waits. Proposers use
+    /// the number to measure the cost of a client's commands.
     ///
     /// # Errors
     /// Those of [`steps`](Self::steps).
@@ -173,7 +173,7 @@ impl Machine {
         Ok(applier.steps + applier.read_steps)
     }
 
-    /// Returns the number of reads of files that the thread that applies entries has begun since the machine was
+    /// Returns the number of reads of files that the thread that applies log entries has begun since the machine was
     /// opened. Reads of bytes that the kernel had in memory count, too. The machine applies no command during such a
     /// read.
     #[must_use]

@@ -55,7 +55,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Ends the command `number` of the entry: stores facts about its effect in the entry's verdict row, if the
+    /// Ends the command `number` of the log entry: stores facts about its effect in the entry's verdict row, if the
     /// command's bytes do not determine them. `before` is the last revision used before the command.
     #[inline]
     pub(crate) fn finish_command(&mut self, number: usize, bytes: &[u8], before: Revision) {
@@ -128,13 +128,13 @@ pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> 
     floor.ok_or_else(|| MachineError::corrupt("history floor", &HISTORY_FLOOR, "row of a wrong length"))
 }
 
-/// The verdicts (rows with facts that an entry's bytes do not determine) of a range of entries, in order, from one
+/// The verdicts (rows with facts that a log entry's bytes do not determine) of a range of entries, in order, from one
 /// view.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
-    /// Verdict rows of the range: the entry's index and the content of its row.
+    /// Verdict rows of the range: the log entry's index and the content of its row.
     pub rows: Vec<(Index, Bytes)>,
-    /// Inclusive end of the range of entries. Entries of the range that are not in `rows` have no verdict.
+    /// Inclusive end of the range of log entries. Entries of the range that are not in `rows` have no verdict.
     pub through: Index,
     /// History floor below which verdicts may have been deleted; zero if the range never had verdicts.
     pub floor: HistoryFloor,

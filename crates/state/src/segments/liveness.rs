@@ -9,8 +9,8 @@
 //! replaced bytes stay counted. Moves, deletes of prefixes, sweeps, expiry and forgotten versions lower it, because
 //! all of these have read the removed row.
 //!
-//! These rows name segments of this node's log, so they differ between nodes of the same space, and no outcome of a
-//! command may depend on them.
+//! These rows name segments of this node's log, so they differ between the replicas, and no outcome of a command may
+//! depend on them.
 //!
 //! ```text
 //! row := stream_bytes u64 | batches u64 | value_bytes u64 | values u64      little-endian

@@ -1,7 +1,7 @@
 //! Trims that the retention settings of a stream require.
 //!
-//! This file only computes the trims. Maintenance of the space proposes them as commands, so that all replicas apply
-//! them at the same position in the log.
+//! This file only computes the trims. The maintenance of a node alone or of the leader proposes them as commands, so
+//! that all replicas apply them at the same position in the log.
 
 use std::ops::ControlFlow;
 

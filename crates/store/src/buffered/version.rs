@@ -33,7 +33,7 @@ fn charge_copy(bytes: usize) -> ControlFlow<()> {
     budget::charge(read_bytes(bytes))
 }
 
-/// A sealed memtable (it takes no more writes), with the log position that was applied when it was sealed.
+/// A sealed memtable (it takes no more writes), with the log position of the last batch applied to it.
 #[derive(Clone, Debug)]
 pub struct Sealed {
     pub memtable: Arc<Memtable>,

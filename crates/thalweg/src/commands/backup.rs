@@ -1,8 +1,8 @@
 //! `backup` and `restore`: snapshot files, and directories of them.
 //!
-//! Owns: the names of backup files, the choice between a full backup and an increment, and the checks that a list of
-//! files forms a chain. Does not own: the bytes of a snapshot (`thalweg_snapshot`), its download (`session/snapshot`),
-//! or the restore of a directory (the engine).
+//! Owns: the names of backup files, the choice between a full backup and an increment, and the check that each file of
+//! a list continues the one before it. Does not own: the bytes of a snapshot (`thalweg_snapshot`), its download
+//! (`session/snapshot`), or the restore of a directory (the engine).
 //!
 //! ```text
 //! DIR/full-<lsn>.tws                    a full snapshot

@@ -15,7 +15,7 @@ pub struct KeyspaceHistory {
     /// Number of revisions kept of each key, including the newest. Without `age`, the versions of a deleted key are
     /// kept for [`DELETED_HISTORY_AGE`](crate::limits::DELETED_HISTORY_AGE).
     pub revisions: Option<u32>,
-    /// Time for which overwritten or deleted values are kept, by the clock of the log's entries.
+    /// Time for which overwritten or deleted values are kept, by the clock that all replicas share (space time).
     pub age: Option<Duration>,
 }
 

@@ -131,7 +131,8 @@ pub enum Outcome {
         id: LeaseId,
         /// Time to live that each keep-alive gives the lease.
         ttl: Duration,
-        /// Time at which the lease ends unless a keep-alive arrives before, by the clock of the log's entries.
+        /// Time at which the lease ends unless a keep-alive arrives before, by the clock that all replicas share (space
+        /// time).
         deadline: SpaceTime,
     },
     /// The lease does not exist: it has expired, was revoked, or was never granted. The command changed nothing.

@@ -69,7 +69,7 @@ const STREAM: u64 = 6000;
 const _: () = assert!(written_runs(2 * MAX_ATTEMPT_RECORDS as u64) <= FLAT);
 
 /// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history` is
-/// true if a keyspace of the space keeps overwritten values, which makes writes more expensive.
+/// true if any keyspace of the database keeps overwritten values, which makes writes more expensive.
 #[must_use]
 pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     max_steps_with(command, keeps_history, None)

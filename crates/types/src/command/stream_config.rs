@@ -9,7 +9,7 @@ structure! {
     #[derive(Copy, Default)]
     StreamConfig as "config" {
         /// Maximum age of records; older ones are trimmed (removed from the start of the stream). Measured by the clock
-        /// of the space, [`SpaceTime`](crate::SpaceTime).
+        /// that all replicas share, [`SpaceTime`](crate::SpaceTime).
         max_age: Option<Duration> as LimitOrNone,
         /// Total size of the encoded records in bytes above which the oldest batches are trimmed.
         max_bytes: Option<u64> as LimitOrNone,
@@ -40,8 +40,8 @@ conversion!(LimitOrNone: Option<Compaction> as u64 {
 /// Records without a key are all kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compaction {
-    /// Time for which a tombstone (a record that marks its key as deleted) is kept for readers, by the clock of the
-    /// log's entries. The first compaction after that time drops the tombstone.
+    /// Time for which a tombstone (a record that marks its key as deleted) is kept for readers, by the clock that all
+    /// replicas share (space time). The first compaction after that time drops the tombstone.
     pub tombstone_grace: Duration,
 }
 

@@ -13,8 +13,8 @@ use crate::{
     limits::{MAX_STALE_BYTES, MAX_STALE_ROW_BYTES, MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
 };
 
-/// Deadline that a write gives to a key: the key expires at this time. All times are space time, the clock of the log's
-/// entries.
+/// Deadline that a write gives to a key: the key expires at this time. All times are by the clock that all replicas
+/// share (space time).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deadline {
     /// Deadline by the keyspace's default TTL, counted from the time of the log entry; no deadline if the keyspace has
@@ -25,8 +25,8 @@ pub enum Deadline {
     Never,
     /// Deadline at this duration after the time of the log entry that carries the command.
     After(Duration),
-    /// Deadline at this time by the clock of the log's entries. A key whose deadline has already passed counts as
-    /// deleted.
+    /// Deadline at this time by the clock that all replicas share (space time). A key whose deadline has already passed
+    /// counts as deleted.
     At(SpaceTime),
     /// Deadline of the key's present value, or `Default` if the key has no value. In a touch (a write that changes only
     /// the deadline) it changes nothing.

@@ -79,17 +79,18 @@ structure! {
         server: &'a str,
         /// Optional protocol features that both sides support.
         features: List<'a, u16>,
-        /// Spaces of the server, the default space first. A space is the unit of order and of atomic commit.
+        /// Spaces of the server, the default space first. A space is one log with the keyspaces and streams computed
+        /// from it.
         spaces: List<'a, Space<'a>>,
     }
 }
 
 structure! {
-    /// A space of the server: the unit of order and of atomic commit.
+    /// A space of the server: one log with the keyspaces and streams computed from it.
     Space<'a> as "space" {
-        /// Id of the space (the server's unit of order and of atomic commit).
+        /// Id of the space (one log of the server, with its keyspaces and streams).
         id: SpaceId,
-        /// Name of the space (the server's unit of order and of atomic commit).
+        /// Name of the space (one log of the server, with its keyspaces and streams).
         name: &'a str,
     }
 }

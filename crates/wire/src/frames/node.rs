@@ -48,7 +48,7 @@ structure! {
         node: NodeId,
         /// Microseconds since the node started.
         uptime: u64,
-        /// Present time of the node's log in microseconds since 1970 by the clock that all nodes share.
+        /// Present time, in microseconds since 1970, by the clock that all nodes share, as far as this node knows it.
         space_time: SpaceTime,
         /// Version of the node's software.
         version: &'a str,

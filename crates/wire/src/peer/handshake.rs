@@ -16,8 +16,9 @@
 //! itself does not encrypt; links between machines use TLS.
 //!
 //! The hello comes before the TLS session, so that a node rejects strangers without the work and the memory of a TLS
-//! handshake. The seal of the hello shows that its author knew the secret, but a stranger may replay it. The proofs
-//! show that the peer at the other end of this session knows the secret.
+//! handshake. The hello ends with a seal: an HMAC with the cluster's secret. It shows that the hello's author knew the
+//! secret, but a stranger may replay the hello. The proofs show that the peer at the other end of this session knows
+//! the secret.
 //!
 //! Owns: the frames, and the choice of the bytes that are authenticated. Does not own: the computation of the HMAC, or
 //! time limits.
@@ -266,8 +267,8 @@ pub fn transcript(role: Role, hello: &[u8], version: u16, acceptor: NodeId, nonc
     parts.concat()
 }
 
-/// Splits the body of a hello, as sent, into the bytes that its seal covers (in two parts) and the seal. Returns `None`
-/// if the body is too short for a seal.
+/// Splits the body of a hello, as sent, into the bytes that its seal (an HMAC) covers, in two parts, and the seal.
+/// Returns `None` if the body is too short for a seal.
 #[must_use]
 pub fn sealed_bytes(hello: &[u8]) -> Option<([&[u8]; 2], &[u8; 32])> {
     let (unsealed, seal) = hello.split_last_chunk()?;

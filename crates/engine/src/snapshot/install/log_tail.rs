@@ -24,14 +24,14 @@ pub(super) struct LogTail {
     /// LSN from which the records continue the snapshot: that of the first entry after the snapshot, or the end of the
     /// log.
     pub(super) start: Lsn,
-    /// Index of the first entry after the snapshot; `None` if there is none.
+    /// Index of the first log entry after the snapshot; `None` if there is none.
     pub(super) later: Option<Index>,
     /// Payload of the last vote (consensus record) in this part of the log; `None` if there is none.
     pub(super) vote: Option<Vec<u8>>,
 }
 
 impl LogTail {
-    /// Reads the records from `from` on. `last` is the last entry that the snapshot covers.
+    /// Reads the records from `from` on. `last` is the last log entry that the snapshot covers.
     pub(super) fn read(log: &Log, from: Lsn, last: Index) -> Result<Self, InstallError> {
         let (mut end, mut vote) = (from, None);
         let mut next_entry: Option<(Lsn, Index)> = None;

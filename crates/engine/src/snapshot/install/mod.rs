@@ -87,7 +87,7 @@ pub struct InstallProgress {
 pub struct Installed {
     /// Node from which the snapshot was taken.
     pub from: NodeId,
-    /// Log position of the database's state after the install.
+    /// Log position up to which the database's state has applied entries after the install.
     pub applied: Applied,
     /// Members of the cluster as of the snapshot, and the log entry that contained them.
     pub membership: AppliedMembership,

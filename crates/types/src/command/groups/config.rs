@@ -48,8 +48,8 @@ structure! {
     GroupConfig as "group config" checked "group configuration within limits" {
         /// Order of deliveries. The order is fixed when the group is created.
         order: GroupOrder,
-        /// Time that a member has to ack delivered records, by the clock of the log's entries. The member can extend
-        /// it. When the time is over, the group delivers the unacked records again.
+        /// Time that a member has to ack delivered records, by the clock that all replicas share (space time). The
+        /// member can extend it. When the time is over, the group delivers the unacked records again.
         ack_deadline: Duration as Micros,
         /// Number of deliveries after which a record without an ack becomes a dead letter. `None` means no limit.
         max_deliveries: Option<u32> as LimitOrZero,

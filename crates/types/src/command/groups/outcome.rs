@@ -31,7 +31,7 @@ pub enum GroupOutcome {
     },
     /// The command has moved the ack deadlines of attempts (deliveries of records).
     Extended {
-        /// New ack deadline of the extended attempts (deliveries), by the clock of the log's entries.
+        /// New ack deadline of the extended attempts (deliveries), by the clock that all replicas share (space time).
         deadline: SpaceTime,
         /// Numbers of the attempts (deliveries) that the command did not extend, because all their records were acked
         /// or nacked, or because their ack deadline had passed.
@@ -76,7 +76,7 @@ pub struct Fetched {
     /// Attempt number, which the member's ack or nack of these records must name. It has no meaning if nothing was
     /// delivered.
     pub attempt: Attempt,
-    /// Ack deadline of the delivered records, by the clock of the log's entries.
+    /// Ack deadline of the delivered records, by the clock that all replicas share (space time).
     pub deadline: SpaceTime,
     /// Delivered records in order of their offsets; empty if there were none to deliver.
     pub deliveries: Vec<DeliveredRun>,
