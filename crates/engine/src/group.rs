@@ -217,13 +217,13 @@ impl Group {
         settled(self.propose(Purpose::Reclaim, |out| encode_nack(out, self.id, again, reason, settlements))?)
     }
 
-    /// Sets the ack deadlines of attempts to the time `by` from now, which may be later or earlier than before.
+    /// Sets the ack deadlines of delivery attempts to the time `by` from now, earlier or later than before.
     pub fn extend(&self, attempts: &[Attempt], by: Duration) -> Result<Extended, GroupError> {
         extended(self.propose(Purpose::Reclaim, |out| encode_extend(out, self.id, by, attempts))?)
     }
 
-    /// Moves the group's cursor regardless of earlier deliveries and settlements. All attempts in progress lose their
-    /// records. Returns the new cursor.
+    /// Moves the group's cursor regardless of earlier deliveries, acks and nacks. All delivery attempts in progress
+    /// lose their records. Returns the new cursor.
     pub fn seek(&self, to: GroupStart) -> Result<Offset, GroupError> {
         let offset = self.stream().resolve(to)?;
         let encode = |out: &mut Vec<u8>| {

@@ -29,8 +29,8 @@ const MIN_AWAKE: Duration = Duration::from_secs(600);
 /// Divisor of the segment size: a log begins to rest only if at least the segment size divided by this number is free
 /// in the active segment.
 const FREE_SHARE: u32 = 4;
-/// Number of additional segments for which the disk must have space before a log begins to rest, beyond the reserve and
-/// the prepared segments.
+/// Number of additional segments for which the disk must have space before a log begins to rest, beyond the prepared
+/// segments and the reserve (the free bytes that the log's options require).
 const ROOM_SEGMENTS: u64 = 4;
 
 impl Log {

@@ -138,7 +138,7 @@ impl Batch {
     }
 
     /// Answers all proposals with the outcomes of their commands, after the entry was committed and applied. `steps` is
-    /// the number of steps that applying them took, if it is known.
+    /// the number of steps (units of work) that applying them took, if it is known.
     pub fn complete(mut self, outcomes: Vec<Outcome>, steps: Option<u64>) {
         if outcomes.len() != self.proposals.len() {
             let (found, expected) = (outcomes.len(), self.proposals.len());
