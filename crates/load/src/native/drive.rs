@@ -99,13 +99,13 @@ fn poll<S: Session>(
     std::pin::pin!(tokio::task::yield_now()).poll(cx).map(Ok)
 }
 
-/// Timer that wakes its task at a given time of the run's clock.
+/// Timer that wakes its task at a given time of the benchmark run's clock.
 #[derive(Debug)]
 struct Timer {
     /// File descriptor of a Linux timer. Like a pipe, it becomes readable, at the set time. (`AsyncFd` accepts
     /// descriptors only in unsafe code.)
     timer: Receiver,
-    /// Time for which the timer is set, in nanoseconds of the run's clock; `None` if it is not set.
+    /// Time for which the timer is set, in nanoseconds of the benchmark run's clock; `None` if it is not set.
     set: Option<u64>,
 }
 

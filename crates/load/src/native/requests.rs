@@ -53,11 +53,11 @@ pub struct CallPlan {
     pub in_flight: usize,
     /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
-    /// Duration, warm-up and windows of the run, number of load threads, and seed of the random content.
+    /// Duration, warm-up and windows of the benchmark run, number of load threads, and seed of the random content.
     pub load: LoadOptions,
     /// Id of the server's process; `None` if it is not known.
     pub server: Option<u32>,
-    /// Source of the number of the server's fsyncs, for the windows of the run; `None` if it is not known.
+    /// Source of the number of the server's fsyncs, for the windows of the benchmark run; `None` if it is not known.
     pub fsyncs: Option<FsyncCount>,
 }
 
@@ -74,12 +74,12 @@ impl CallPlan {
         Self { place, connections: 1, streams: 1, in_flight, pace, load, server: None, fsyncs: None }
     }
 
-    /// Returns the part of the run in which replies are counted, in nanoseconds since the start of the run.
+    /// Returns the part of the benchmark run in which replies are counted, in nanoseconds since the start of the run.
     fn counted(&self) -> Range<u64> {
         self.pace.counted(self.load.warmup, self.load.duration)
     }
 
-    /// Creates counts that are all zero, with the windows into which the run is divided.
+    /// Creates counts that are all zero, with the windows into which the benchmark run is divided.
     fn empty_tally(&self) -> Tally<()> {
         Tally::with_windows(1, &self.counted(), self.load.window)
     }
@@ -139,7 +139,7 @@ fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
     }
 }
 
-/// Runs the channels of one thread until all of them have finished, or until the timeout of the run.
+/// Runs the channels of one thread until all of them have finished, or until the timeout of the benchmark run.
 async fn call<W: ChannelRequests>(
     plan: &CallPlan,
     clock: Clock,
@@ -163,7 +163,7 @@ async fn call<W: ChannelRequests>(
 /// Data that the channels of one thread share.
 struct Shared {
     clock: Clock,
-    /// Time at which the wait for outstanding replies ends, in nanoseconds since the start of the run.
+    /// Time at which the wait for outstanding replies ends, in nanoseconds since the start of the benchmark run.
     end: u64,
     tally: RefCell<Tally<()>>,
     /// True if a channel (a TCP connection or a QUIC stream) has failed, so that all channels must stop.
@@ -176,7 +176,7 @@ struct Caller<W> {
     work: W,
     pacer: Pacer,
     shared: Rc<Shared>,
-    /// Due time of the request in each slot, in nanoseconds since the start of the run.
+    /// Due time of the request in each slot, in nanoseconds since the start of the benchmark run.
     due: Vec<u64>,
     free: Vec<usize>,
     /// Time since which the channel (a TCP connection or a QUIC stream) could have sent a request at any moment, in
@@ -184,7 +184,7 @@ struct Caller<W> {
     free_since: u64,
     /// True if the last write did not send all bytes.
     is_blocked: bool,
-    /// Time at which requests were last composed, in nanoseconds since the start of the run.
+    /// Time at which requests were last composed, in nanoseconds since the start of the benchmark run.
     now: u64,
     /// True if `work` has no more requests to send on this channel (a TCP connection or a QUIC stream).
     has_no_requests: bool,
