@@ -36,7 +36,8 @@ pub enum SubscribeError {
         /// Maximum number of subscriptions of a link.
         max: usize,
     },
-    /// The broker has reached its maximum number of subscriptions, or the client has reached its share of them.
+    /// The broker has reached its maximum number of subscriptions, or the client has reached the part of them that one
+    /// client may use.
     #[error(
         "the limit of {max} subscriptions is reached, or this client's share of it: end some, try again later, or raise the limit"
     )]
@@ -273,9 +274,9 @@ impl Link {
         Ok(())
     }
 
-    /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within the budget.
-    /// A moved batch no longer takes space in a queue, and the credit for it is spent. The driver must send the batch,
-    /// otherwise the batch is lost.
+    /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within the limits
+    /// in `budget`. A moved batch no longer takes space in a queue, and the credit for it is spent. The driver must
+    /// send the batch, otherwise the batch is lost.
     pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> TakeResult {
         let mut wakes = Wakes::default();
         let before = out.len();

@@ -37,11 +37,11 @@ const STEP: u64 = 64 * 1024;
 pub(crate) struct Memory {
     used: AtomicU64,
     max: u64,
-    /// Sum of reservations in bytes up to which any link may reserve memory. The reserve begins above it. `open <=
-    /// shared <= max`.
+    /// Sum of reservations in bytes up to which any link may reserve memory. The reserve (kept for those that hold the
+    /// fewest bytes) begins above it. `open <= shared <= max`.
     open: u64,
-    /// Sum of reservations in bytes at which the lower half of the reserve ends. As long as the sum does not exceed
-    /// this number, a link may use the reserve even if its owner holds much.
+    /// Sum of reservations in bytes at which the lower half of the reserve (kept for those that hold the fewest bytes)
+    /// ends. As long as the sum does not exceed this number, a link may use the reserve even if its owner holds much.
     shared: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,

@@ -219,8 +219,8 @@ impl NodeLink {
         state.version = None;
     }
 
-    /// Moves batches for the other node to the end of `out`, within the budget. The caller must report the moved
-    /// messages with [`count_sent`](Self::count_sent) or [`count_lost`](Self::count_lost).
+    /// Moves batches for the other node to the end of `out`, within the limits in `budget`. The caller must report the
+    /// moved messages with [`count_sent`](Self::count_sent) or [`count_lost`](Self::count_lost).
     pub fn take(&self, out: &mut Vec<NodeBatch>, budget: Budget) -> TakeResult {
         let mut state = self.lock();
         let Filters { groups, taken, .. } = &mut *state;

@@ -33,10 +33,12 @@ use crate::{
     request::body_of,
 };
 
-/// Maximum number of reads from the socket in one turn of the channel's task, after which other tasks run.
+/// Maximum number of reads from the socket in one turn (one poll) of the task of a channel (a TCP connection or a QUIC
+/// stream), after which other tasks run.
 const READS_PER_TURN: usize = 16;
 
-/// Longest time for writing the goodbye and all staged frames when a channel is closed.
+/// Longest time for writing the goodbye and all staged frames when a channel (a TCP connection or a QUIC stream) is
+/// closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum TurnEnd {
@@ -53,8 +55,8 @@ struct Task {
     has_yielded: bool,
 }
 
-/// Runs the channel until its connection is lost. The caller must then notify the callers that wait for
-/// replies.
+/// Runs the channel (a TCP connection or a QUIC stream) until its connection is lost. The caller must then notify the
+/// callers that wait for replies.
 pub(crate) async fn run(link: Arc<Link>, keep_alive: Duration) -> Lost {
     let mut task = Task {
         alive: KeepAlive::new(keep_alive, Duration::ZERO),
@@ -166,7 +168,8 @@ impl Task {
     }
 }
 
-/// Passes a frame that the channel has received to the request or subscription that waits for it.
+/// Passes a frame that the channel (a TCP connection or a QUIC stream) has received to the request or subscription that
+/// waits for it.
 fn route_to_receiver(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
     let Some(kind) = Kind::from_code(frame.header.kind) else { return Ok(()) }; // from a newer server
     if kind == Kind::Deliver {
@@ -242,8 +245,8 @@ fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> 
     Ok(())
 }
 
-/// Passes a received batch of messages to each subscription of this channel that the server names in the frame. The
-/// subscriptions share the bytes of the batch.
+/// Passes a received batch of messages to each subscription of this channel (a TCP connection or a QUIC stream) that
+/// the server names in the frame. The subscriptions share the bytes of the batch.
 fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     let Deliver { subscriptions, batch } = body_of(frame)?;
     let count = u64::from(Batch::decode(batch.0)?.count());

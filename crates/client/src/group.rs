@@ -35,7 +35,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Group(Arc<NamedObject>);
 
-/// Options of a push: the server sends deliveries to a member of a group as records arrive.
+/// Options of a push: a subscription by which the server sends a group's records to a member as they arrive.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
     /// Name of the member of the group that receives the deliveries.
@@ -55,8 +55,9 @@ pub struct PushOptions {
 }
 
 impl PushOptions {
-    /// Creates the options of a push to a member, with the server's default maximums of held records and bytes. Records
-    /// that the member has not acked or nacked when the push ends are redelivered immediately.
+    /// Creates the options of a push (a subscription to a group's records) for a member, with the server's default
+    /// maximums of held records and bytes. Records that the member has not acked or nacked when the push ends are
+    /// redelivered immediately.
     #[must_use]
     pub fn member(member: impl Into<String>) -> Self {
         Self { member: member.into(), held_records: 0, held_bytes: 0, release: Release::AtOnce, window: None }
@@ -300,8 +301,8 @@ impl Source for PushSource {
     }
 }
 
-/// Receives the deliveries that the server pushes to a member of a group. Dropping this value ends the push. The push's
-/// options determine when the group then redelivers records that are not acked or nacked.
+/// Receives the deliveries that the server pushes to a member of a group. Dropping this value ends the subscription.
+/// [`PushOptions`] determine when the group then redelivers records that are not acked or nacked.
 #[derive(Debug)]
 pub struct Pushes {
     group: Group,
@@ -309,7 +310,7 @@ pub struct Pushes {
 }
 
 impl Pushes {
-    /// Waits for the next delivery of the push; `None` if the push has ended. Cancel safe.
+    /// Waits for the next delivery that the server pushes; `None` if the subscription has ended. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Error> {
         while let Some((frame, _)) = self.feed.next_frame().await? {
             let wire::Pushed { durability, attempt, deadline, parts } = reply_of(&frame)?;

@@ -50,11 +50,11 @@ pub(crate) use state::{Check, Run, SessionParameters, StageError, Waiter, any_se
 
 const READY: &str = "ready() has checked that there is a session";
 
-/// Maximum number of pings in progress on a channel.
+/// Maximum number of pings in progress on a channel (a TCP connection or a QUIC stream).
 const MAX_PINGS: usize = 1024;
 
-/// The part of a link that reads and writes the socket. The channel's task locks this part for each turn. Between turns
-/// a caller may lock it to write.
+/// The part of a link that reads and writes the socket. The channel's task locks this part each time it is polled. In
+/// between, a caller may lock it to write.
 pub(crate) struct Io {
     pub channel: Channel,
     pub decoder: Decoder,
@@ -63,7 +63,7 @@ pub(crate) struct Io {
     failed: Option<io::Error>,
 }
 
-/// One channel of the client's pool, which survives reconnections.
+/// One channel (a TCP connection or a QUIC stream) of the client's pool, which survives reconnections.
 pub(crate) struct Link {
     pub options: Arc<Options>,
     state: Mutex<State>,

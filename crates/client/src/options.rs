@@ -41,11 +41,11 @@ pub struct Options {
     /// or if a lost write is acceptable when several clients write a key. If false, such a put or delete ends with
     /// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown).
     pub repeat_puts: bool,
-    /// Maximum number of requests in progress on one channel. The server may set a lower maximum. While the maximum is
-    /// reached, further callers wait.
+    /// Maximum number of requests in progress on one channel (a TCP connection or a QUIC stream). The server may set a
+    /// lower maximum. While the maximum is reached, further callers wait.
     pub max_requests: usize,
-    /// Maximum number of bytes of requests that wait to be written on one channel. While the maximum is reached,
-    /// further callers wait.
+    /// Maximum number of bytes of requests that wait to be written on one channel (a TCP connection or a QUIC stream).
+    /// While the maximum is reached, further callers wait.
     pub max_unsent_bytes: usize,
     /// Largest frame that the client accepts from the server, in bytes without the frame's header.
     pub max_frame_bytes: u32,

@@ -24,8 +24,8 @@ use crate::{
 
 const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
 
-/// A subscription on one channel. It does not survive the loss of the connection. Dropping this value cancels the
-/// subscription.
+/// A subscription on one channel (a TCP connection or a QUIC stream). It does not survive the loss of the connection.
+/// Dropping this value cancels the subscription.
 struct Subscription {
     link: Arc<Link>,
     ticket: Ticket,

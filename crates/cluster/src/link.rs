@@ -297,8 +297,8 @@ impl Connection {
         self.send_in_turn(frame, None).await
     }
 
-    /// Sends a request like [`send`](Self::send). With a `turn`, first waits until all requests with
-    /// earlier turns are sent.
+    /// Sends a request like [`send`](Self::send). With a `turn` (a position in the order of sending), first waits until
+    /// all requests with earlier turns are sent.
     async fn send_in_turn<'a, F: PeerFrame<'a>>(
         &self,
         frame: &F,
@@ -661,9 +661,10 @@ impl Link {
         self.0.turns.queue()
     }
 
-    /// Sends a request like [`call`](Self::call). With a `turn` from [`queue`](Self::queue), sends it after all
-    /// requests with earlier turns. Without turns, requests could overtake each other: a large frame is compressed on
-    /// another thread, and callers learn of a new connection at different times.
+    /// Sends a request like [`call`](Self::call). With a `turn` (a position in the order of sending) from
+    /// [`queue`](Self::queue), sends it after all requests with earlier turns. Without turns, requests could overtake
+    /// each other: a large frame is compressed on another thread, and callers learn of a new connection at different
+    /// times.
     pub(crate) async fn call_in_turn<'f, F, R, T>(
         &self,
         turn: Option<Turn>,

@@ -44,10 +44,10 @@ struct Presence {
     run: PeerRun,
     /// Number of open connections of this process to this node.
     connections: Cell<usize>,
-    /// Time of the last frame on any connection of this run.
+    /// Time of the last frame on any connection of this process.
     heard: Cell<Instant>,
-    /// Time of the first attempt of another run to connect since the last frame of this run. `None` if there was none
-    /// since then. `heard <= challenged`.
+    /// Time at which another process with the node's id first tried to connect since the last frame of the connected
+    /// process. `None` if none has tried since then. `heard <= challenged`.
     challenged: Cell<Option<Instant>>,
     /// True once another run of the node has connected.
     is_replaced: Cell<bool>,
@@ -59,7 +59,8 @@ impl Presence {
         self.challenged.set(None);
     }
 
-    /// Records an attempt of another run to connect. Returns true if this run still counts as alive.
+    /// Records that another process with the node's id tries to connect. Returns true if the connected process still
+    /// counts as alive.
     fn withstands(&self, silence: Silence, now: Instant) -> bool {
         let challenged = self.challenged.get().unwrap_or(now);
         self.challenged.set(Some(challenged));
@@ -100,7 +101,7 @@ impl Runs {
     }
 }
 
-/// An open connection of a run. Dropping this value ends the connection.
+/// An open connection of a node's process (its run). Dropping this value ends the connection.
 #[derive(Debug)]
 pub(crate) struct RunConnection {
     runs: Runs,

@@ -217,7 +217,7 @@ impl Group {
         settled(self.propose(Purpose::Reclaim, |out| encode_nack(out, self.id, again, reason, settlements))?)
     }
 
-    /// Sets the ack deadlines of attempts to the time `by` from now, which may be later or earlier than before.
+    /// Sets the ack deadlines of delivery attempts to the time `by` from now, earlier or later than before.
     pub fn extend(&self, attempts: &[Attempt], by: Duration) -> Result<Extended, GroupError> {
         extended(self.propose(Purpose::Reclaim, |out| encode_extend(out, self.id, by, attempts))?)
     }

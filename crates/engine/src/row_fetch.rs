@@ -147,7 +147,7 @@ impl Database {
 }
 
 impl RowFetch {
-    /// Returns the budget that was used up, which is why the proposing thread did not read the rows itself.
+    /// Returns the reason why the proposing thread did not read the rows itself: too much work, or a wait for the disk.
     #[must_use]
     pub fn spent(&self) -> BudgetSpent {
         self.spent
@@ -167,8 +167,8 @@ impl RowFetch {
         split
     }
 
-    /// Reads the rows, within the budget of the calling thread if it has one. Errors are ignored, because they appear
-    /// again when the command is applied.
+    /// Reads the rows, within the limit on work of the calling thread, if it has one. Errors are ignored, because they
+    /// appear again when the command is applied.
     pub fn read(&self) {
         for row in &self.rows {
             row.read(&self.db.inner);

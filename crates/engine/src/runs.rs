@@ -16,22 +16,22 @@ use crate::{
 /// A run: consecutive records of one append, in encoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamRun {
-    /// Offset of the first record in the run.
+    /// Offset of the first record in the run (consecutive records of one append).
     pub first: Offset,
-    /// Time at which the records of the run were appended.
+    /// Time of the append that wrote the run's records.
     pub time: SpaceTime,
-    /// Number of records in the run.
+    /// Number of records in the run (consecutive records of one append).
     pub count: u32,
-    /// The records of the run and no others, encoded as in [`thalweg_types::record`].
+    /// The records of the run (consecutive records of one append), encoded as in [`thalweg_types::record`].
     pub bytes: Bytes,
 }
 
 /// Limits for converting a page of records to runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLimits {
-    /// Maximum number of bytes of all runs together. At least one record is returned, however large it is.
+    /// Maximum bytes of all runs (records of one append each) together; but at least one record is returned.
     pub max_bytes: u64,
-    /// Bytes that each run counts towards the maximum in addition to its records.
+    /// Bytes that each run counts towards `max_bytes` in addition to its records.
     pub per_run_bytes: u64,
     /// Number of records after which no further run begins. A run that has begun is not cut because of this number.
     pub enough_records: u64,

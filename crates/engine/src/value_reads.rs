@@ -33,7 +33,7 @@ enum ValueUse {
     Kept,
 }
 
-/// Returns the steps of the values that a framed command uses, like [`of_command`].
+/// Estimates the steps of work for the values that a framed command uses, like [`of_command`].
 pub(crate) fn of_framed(machine: &Machine, command: &Framed) -> Option<u64> {
     of_command(machine, command.bytes().get(4..).unwrap_or_default())
 }

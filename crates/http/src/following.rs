@@ -118,7 +118,8 @@ impl NoRoom {
     }
 }
 
-/// Server side of a tail, watch, push or subscription. It counts in the limit `max_tails` until it is dropped.
+/// Server side of a tail of a stream, a watch of keys, a push of group records, or a subscription to a subject. It
+/// counts in the limit `max_tails` until it is dropped.
 pub(crate) struct Follower {
     /// State that all protocols of the server share.
     pub app: Arc<App>,

@@ -22,7 +22,8 @@ use crate::call::{Answer, Call};
 /// A handler that only reads and needs no body.
 pub(crate) type Read = fn(&Arc<App>, &Call) -> Answer;
 
-/// Calls a handler that only reads, with the budget of a short read. Returns an error if the handler spends the budget.
+/// Calls a handler that only reads, with the limit on work of a short read. Returns an error if the handler reaches the
+/// limit.
 #[inline]
 pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer, BudgetSpent> {
     budget::within(SHORT_READ, || read(app, call))
@@ -33,8 +34,8 @@ pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
     again(BudgetSpent::Steps, app, call, read).await
 }
 
-/// Runs a handler again on another thread, after its first call has exceeded the budget of a short read. `spent` is the
-/// reason. If the handler needed the disk, a thread for reads from the disk runs it first.
+/// Runs a handler again on another thread, after its first call has exceeded the work that a short read may do. `spent`
+/// is the reason. If the handler needed the disk, a thread for reads from the disk runs it first.
 pub(crate) async fn again(spent: BudgetSpent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
     let (owner, head, id) = (Arc::clone(&account), call.head.clone(), call.id.clone());
@@ -55,9 +56,9 @@ pub(crate) async fn on_reader<T: Send + 'static>(
     app.readers.run(account, bytes, read).await.map_err(|error| failed(&error))
 }
 
-/// Runs `search` again on another thread, after its first call has exceeded the budget of a short read. `spent` is the
-/// reason. `bytes` is the number of bytes of memory that the search needs; they are reserved only if it runs on a
-/// thread for long reads.
+/// Runs `search` again on another thread, after its first call has exceeded the work that a short read may do. `spent`
+/// is the reason. `bytes` is the number of bytes of memory that the search needs; they are reserved only if it runs on
+/// a thread for long reads.
 pub(crate) async fn search_again<T: Send + 'static>(
     spent: BudgetSpent,
     app: &App,
@@ -68,10 +69,10 @@ pub(crate) async fn search_again<T: Send + 'static>(
     app.readers.run_again(spent, account, bytes, search).await.map_err(|error| failed(&error))
 }
 
-/// Runs `work` again on another thread, after its first call has exceeded the budget of a short read, for the reason
-/// `spent`. Returns the result of the work and its `state`. The work's memory (in bytes) is reserved only if it runs on
-/// a thread for long reads. `work` may be called twice here: if it waits for the disk and then takes too long, it
-/// begins again. So it must not depend on changes that an earlier call has made to `state`.
+/// Runs `work` again on another thread, after its first call has exceeded the work that a short read may do, for the
+/// reason `spent`. Returns the result of the work and its `state`. The work's memory (in bytes) is reserved only if it
+/// runs on a thread for long reads. `work` may be called twice here: if it waits for the disk and then takes too long,
+/// it begins again. So it must not depend on changes that an earlier call has made to `state`.
 pub(crate) async fn work_again<S: Send + 'static, T: Send + 'static>(
     spent: BudgetSpent,
     (app, account, bytes): (&App, &Arc<Account>, usize),

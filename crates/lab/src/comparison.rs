@@ -17,18 +17,19 @@ use crate::{
 /// Probability with which the confidence interval of an effect covers the true effect.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Smallest number of pairs of runs that can be compared. With fewer pairs the interval says nothing.
+/// Smallest number of pairs of benchmark runs that can be compared. With fewer pairs the interval says nothing.
 pub const MIN_PAIRS: usize = 6;
 
-/// Smallest number of runs that each of two measurements must have for a verdict, if their runs are not paired.
+/// Smallest number of benchmark runs that each of two measurements must have for a verdict, if their runs are not
+/// paired.
 pub const MIN_RUNS: usize = 6;
 
 /// Change of a figure from measurement A to measurement B.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// Geometric mean of the figure in the runs of measurement A.
+    /// Geometric mean of the figure in the benchmark runs of measurement A.
     pub a: f64,
-    /// Geometric mean of the figure in the runs of measurement B.
+    /// Geometric mean of the figure in the benchmark runs of measurement B.
     pub b: f64,
     /// Relative change of the figure from measurement A to measurement B: 0.1 means that B is 10 % higher.
     pub change: f64,

@@ -13,7 +13,7 @@ use crate::random::{Generator, generator};
 const REPEATS: u64 = 500;
 const PAIRS: usize = 12;
 
-/// Noise of a machine, as a factor that changes from one run or window to the next.
+/// Noise of a machine, as a factor that changes from one benchmark run or window to the next.
 struct Noise {
     rng: Generator,
     /// Correlation between a value and the value before it, from 0 to 1.

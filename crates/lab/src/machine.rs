@@ -19,7 +19,8 @@ pub struct Machine {
     pub kernel: String,
     /// Type of the filesystem that holds the benchmark's directory, such as ext4.
     pub filesystem: String,
-    /// Average number of runnable tasks in the minute before the run. Above 1, other programs were using the machine.
+    /// Average number of runnable tasks in the minute before the benchmark run. Above 1, other programs were using the
+    /// machine.
     pub load_before: Option<f64>,
 }
 

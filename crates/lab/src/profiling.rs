@@ -14,7 +14,7 @@ use crate::{
     report::{Table, cells, number, plots, table},
 };
 
-/// Maximum duration of a run under a profile. It is enough for thousands of samples.
+/// Maximum duration of a benchmark run under a profile. It is enough for thousands of samples.
 pub const LONGEST_PROFILE: Duration = Duration::from_secs(10);
 /// Number of functions in the table of a profile.
 const FUNCTIONS: usize = 15;

@@ -63,7 +63,7 @@ pub struct Report {
     /// values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Samples>,
-    /// Distributions of all response times: one for each run, or for each kind of request in a run.
+    /// Distributions of all response times: one for each benchmark run, or for each kind of request in a run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spectra: Vec<Spectrum>,
     /// Command-line arguments that repeat the measurement. Empty unless the report is a baseline for later comparisons.
@@ -77,16 +77,16 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// Remarks that prevent readers from misunderstanding the figures.
     pub notes: Vec<String>,
-    /// Resources that this process used in the whole run.
+    /// Resources that this process used in the whole benchmark run.
     pub cost: Cost,
-    /// Duration of the whole run in seconds.
+    /// Duration of the whole benchmark run in seconds.
     pub seconds: f64,
-    /// Time at which the run began, and the resources that this process had used before.
+    /// Time at which the benchmark run began, and the resources that this process had used before.
     #[serde(skip)]
     begun: (Instant, Usage),
 }
 
-/// Condition of a run as a name and a value, such as the durability level of its writes.
+/// Condition of a benchmark run as a name and a value, such as the durability level of its writes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Condition {
     /// Name of the condition, such as `durability`.
@@ -396,14 +396,14 @@ impl Report {
         }
     }
 
-    /// Ends the run: stores its duration and its resource usage in the report.
+    /// Ends the benchmark run: stores its duration and its resource usage in the report.
     pub fn finish(mut self) -> Self {
         self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(MeasuredProcess::Own).since(&self.begun.1) };
         self.seconds = self.begun.0.elapsed().as_secs_f64();
         self
     }
 
-    /// Adds a condition of the run, such as its durability level, to the report.
+    /// Adds a condition of the benchmark run, such as its durability level, to the report.
     pub fn condition(&mut self, name: &'static str, value: impl Into<String>) {
         self.conditions.push(Condition { name, value: value.into() });
     }

@@ -35,7 +35,7 @@ pub enum Role {
     Shown,
 }
 
-/// Values of one figure in the runs of one scenario (a kind of load), for comparisons.
+/// Values of one figure in the benchmark runs of one scenario (a kind of load), for comparisons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
     /// Name of the scenario with its load, such as `put, 1000/s constant, 64 connections`. Only figures of scenarios
@@ -49,18 +49,18 @@ pub struct Samples {
     pub better: Better,
     /// Role of the figure in a comparison.
     pub role: Role,
-    /// Length in seconds of the windows into which each run is divided.
+    /// Length in seconds of the windows into which each benchmark run is divided.
     pub window_seconds: f64,
     /// Runs in the order in which they were made.
     pub runs: Vec<Run>,
 }
 
-/// Values of a figure in one run of its scenario.
+/// Values of a figure in one benchmark run of its scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Value over the whole run; `None` if the run has none, for example because no reply arrived.
+    /// Value over the whole benchmark run; `None` if the run has none, for example because no reply arrived.
     pub whole: Option<f64>,
-    /// Values in the windows of the run, in order; `None` for a window without a value.
+    /// Values in the windows of the benchmark run, in order; `None` for a window without a value.
     pub windows: Vec<Option<f64>>,
     /// True if the run must not be compared with others: it is void, the load generator limited its rate, or replies
     /// were wrong.
@@ -69,7 +69,7 @@ pub struct Run {
 }
 
 impl Samples {
-    /// Returns the values over whole runs. Leaves out void runs and runs without a value.
+    /// Returns the values over whole benchmark runs. Leaves out void runs and runs without a value.
     pub fn wholes(&self) -> Vec<f64> {
         self.runs.iter().filter(|run| !run.is_void).filter_map(|run| run.whole).collect()
     }
@@ -89,7 +89,7 @@ pub struct StoredReport {
     pub machine: StoredMachine,
     /// Build of Thalweg that the report describes.
     pub build: StoredBuild,
-    /// Samples of the report's figures: their values in each run.
+    /// Samples of the report's figures: their values in each benchmark run.
     #[serde(default)]
     pub samples: Vec<Samples>,
     /// Command-line arguments that repeat the measurement; empty unless the report is a baseline for comparisons.

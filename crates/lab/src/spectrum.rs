@@ -29,7 +29,7 @@ const COOKIE: u32 = 0x1c84_9313;
 /// Percentiles that `wrk2` prints before the whole spectrum.
 const FIRST: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 
-/// Distribution of the response times of one run, or of one kind of its requests.
+/// Distribution of the response times of one benchmark run, or of one kind of its requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spectrum {
     /// Name of the load whose response times are counted, or of one kind of its requests.

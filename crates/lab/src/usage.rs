@@ -238,13 +238,13 @@ impl Meter {
 pub struct RunResources {
     /// CPU time of all load-generator threads, in seconds.
     pub generator_cpu: f64,
-    /// Share of the run, from 0 to 1, during which the busiest load-generator thread was running.
+    /// Share of the benchmark run, from 0 to 1, during which the busiest load-generator thread was running.
     pub busiest: f64,
     /// Resources that the server used; `None` if its process is not known.
     pub server: Option<Cost>,
     /// Thread of the server that ran for the largest share of the time; `None` if the server's process is not known.
     pub server_thread: Option<BusyThread>,
-    /// Drift of the machine's wall clock and steal time of its processors during the run.
+    /// Drift of the machine's wall clock and steal time of its processors during the benchmark run.
     pub clocks: Clocks,
 }
 

@@ -20,17 +20,17 @@ use crate::{
     report,
 };
 
-/// Time between two updates of the line that shows a run's progress.
+/// Time between two updates of the line that shows a benchmark run's progress.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// Number of updates of the line between two readings of the server's fsyncs. Each reading costs the server a request.
 const FSYNC_TICKS: u32 = 4;
 
-/// Shows the progress of a run as one line that is updated in place.
+/// Shows the progress of a benchmark run as one line that is updated in place.
 pub trait LiveView: Send + Sync {
-    /// Replaces the shown line. `part` is the part of the run that is done, from 0 to 1.
+    /// Replaces the shown line. `part` is the part of the benchmark run that is done, from 0 to 1.
     fn show(&self, line: &str, part: f64);
 
-    /// Removes the line, because the run has ended.
+    /// Removes the line, because the benchmark run has ended.
     fn clear(&self);
 }
 
@@ -46,7 +46,7 @@ thread_local! {
     static IS_HIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `work` without showing the runs in it. Used for a run beside another run that is shown.
+/// Calls `work` without showing the benchmark runs in it. Used for a run beside another run that is shown.
 pub fn hidden<T>(work: impl FnOnce() -> T) -> T {
     let before = IS_HIDDEN.replace(true);
     let ended = work();
@@ -98,7 +98,7 @@ impl Recent {
     }
 }
 
-/// Counts of all load threads of a run since the last update of the live view.
+/// Counts of all load threads of a benchmark run since the last update of the live view.
 #[derive(Debug, Default)]
 pub(crate) struct Shared(Mutex<Recent>);
 
@@ -140,7 +140,7 @@ pub(crate) fn shown<T>(
     ended
 }
 
-/// The line of the live view that shows a run, and the counts of the run so far.
+/// The line of the live view that shows a benchmark run, and the counts of the run so far.
 struct Line<'a> {
     pace: Pace,
     warmup: Duration,

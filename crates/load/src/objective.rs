@@ -30,7 +30,7 @@ pub struct TimeBound {
 /// Shortest time that a run of a search waits for a reply before it is aborted.
 pub const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Kind of the errors of a run. It determines how a search continues.
+/// Kind of the errors of a benchmark run. It determines how a search continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
     /// The server refused requests, as an overloaded server may. Without a bound on errors in the objective the run
@@ -41,7 +41,7 @@ pub enum Faults {
 }
 
 impl Objective {
-    /// Parses an objective that only bounds response times. For loads in which any error ends the run.
+    /// Parses an objective that only bounds response times. For loads in which any error ends the benchmark run.
     pub fn of_times(text: &str) -> Result<Self, String> {
         let objective: Self = text.parse()?;
         match objective.errors {
@@ -152,19 +152,21 @@ impl FromStr for Objective {
 /// Result of one run of the search, at one rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// The run met the objective.
+    /// The benchmark run met the objective.
     Pass,
-    /// The run missed the objective. The text names the condition and the measured value.
+    /// The benchmark run missed the objective. The text names the condition and the measured value.
     Fail(String),
     /// The load generator limited the run, for the given reason. So the run does not show that the server meets the
     /// objective.
     Void(String),
-    /// The machine disturbed the run, for the given reason. The run says nothing about the rate and must be repeated.
+    /// The machine disturbed the benchmark run, for the given reason. The run says nothing about the rate and must be
+    /// repeated.
     Disturbed(String),
 }
 
 impl Trial {
-    /// Returns the condition that a failed run missed; `None` if the run passed, or if its result does not count.
+    /// Returns the condition that a failed run missed; `None` if the benchmark run passed, or if its result does not
+    /// count.
     pub fn why(&self) -> Option<&str> {
         if let Self::Fail(why) = self { Some(why) } else { None }
     }

@@ -12,7 +12,7 @@ use std::{ops::Range, time::Duration};
 use super::schedule::{Arrivals, Change, Schedule};
 use crate::latency::nanos;
 
-/// How the requests of a run are paced: by a schedule (open loop) or by the replies (closed loop).
+/// How the requests of a benchmark run are paced: by a schedule (open loop) or by the replies (closed loop).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// Open loop: requests are due by a schedule that does not depend on the server's replies.
@@ -73,11 +73,12 @@ fn shown(rate: f64) -> String {
     if rate < 0.001 { format!("{rate}") } else { format!("{}", (rate * 1000.0).round() / 1000.0) }
 }
 
-/// One worker's share of the requests of a run. It computes the time at which the worker's next request is due.
+/// One worker's share of the requests of a benchmark run. It computes the time at which the worker's next request is
+/// due.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     source: Source,
-    /// Part of the run in which due requests are counted, in nanoseconds since the start of the run.
+    /// Part of the benchmark run in which due requests are counted, in nanoseconds since the start of the run.
     counted: Range<u64>,
 }
 

@@ -129,7 +129,7 @@ pub trait Protocol: Sync {
     /// `service` is the time in nanoseconds from sending the request to its reply; it is `None` if the reply was wrong.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
-    /// Returns a description of the errors that make the run's figures invalid; `None` without such errors.
+    /// Returns a description of the errors that make the benchmark run's figures invalid; `None` without such errors.
     fn errors(&self, tally: &Tally<Self::Counts>) -> Option<String>;
 }
 
@@ -152,9 +152,9 @@ pub struct Plan<P> {
     pub warmup: Duration,
     /// Time after the warm-up in which requests are counted.
     pub duration: Duration,
-    /// Length of the windows of the run's [`Timeline`](super::Timeline); `None` for the usual length.
+    /// Length of the windows of the benchmark run's [`Timeline`](super::Timeline); `None` for the usual length.
     pub window: Option<Duration>,
-    /// Longest wait for a reply. If a reply takes longer, the run is aborted.
+    /// Longest wait for a reply. If a reply takes longer, the benchmark run is aborted.
     pub give_up: Duration,
     /// Maximum lateness of the generator's own sends, as a 99th percentile. Above it the figures of a run with a
     /// schedule are invalid.
@@ -164,7 +164,7 @@ pub struct Plan<P> {
     /// Id of the server's process; `None` if it is not known. The run measures the CPU time and the memory of this
     /// process.
     pub server: Option<u32>,
-    /// Source of the server's number of fsyncs, for the live view and the windows of the run; `None` if it is not
-    /// known.
+    /// Source of the server's number of fsyncs, for the live view and the windows of the benchmark run; `None` if it is
+    /// not known.
     pub fsyncs: Option<FsyncCount>,
 }

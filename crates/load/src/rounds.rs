@@ -18,13 +18,13 @@ use crate::{
 /// Results of a run under load: counts, response times, rate, used resources, and the validity of the run.
 #[derive(Clone, Debug)]
 pub struct Outcome<C> {
-    /// Counts of the run, summed over all threads.
+    /// Counts of the benchmark run, summed over all threads.
     pub tally: Tally<C>,
     /// Response times of all counted requests.
     pub times: Latencies,
-    /// Duration of the run without its warm-up, in seconds.
+    /// Duration of the benchmark run without its warm-up, in seconds.
     pub seconds: f64,
-    /// Rate of the run: correct replies, or the records or messages in them, per second.
+    /// Rate of the benchmark run: correct replies, or the records or messages in them, per second.
     pub rate: f64,
     /// Resources that the server and the load generator used.
     pub spent: RunResources,
@@ -37,7 +37,7 @@ pub struct Outcome<C> {
 }
 
 impl<C> Outcome<C> {
-    /// Creates the figures of a run whose validity has not been judged yet.
+    /// Creates the figures of a benchmark run whose validity has not been judged yet.
     pub fn new(tally: Tally<C>, seconds: f64, spent: RunResources) -> Self {
         let rate = if seconds > 0.0 { tally.right as f64 / seconds } else { 0.0 };
         let (validity, without_errors) = (Validity::Good, Validity::Good);
@@ -98,12 +98,12 @@ impl<C> Outcome<C> {
         self.tally.received_bytes as f64 / self.seconds
     }
 
-    /// Returns the MiB received per second; NaN if the run does not count received bytes.
+    /// Returns the MiB received per second; NaN if the benchmark run does not count received bytes.
     pub fn received_mib(&self) -> f64 {
         self.mib_per_second(self.tally.received_bytes)
     }
 
-    /// Returns the MiB sent per second; NaN if the run does not count sent bytes.
+    /// Returns the MiB sent per second; NaN if the benchmark run does not count sent bytes.
     pub fn sent_mib(&self) -> f64 {
         self.mib_per_second(self.tally.sent_bytes)
     }
@@ -140,7 +140,7 @@ impl<C> Outcome<C> {
         self.spent.generator_cpu * 1e6 / count as f64
     }
 
-    /// Describes the run in one line for the progress output; `unit` is the unit of the rate, such as `/s`.
+    /// Describes the benchmark run in one line for the progress output; `unit` is the unit of the rate, such as `/s`.
     pub fn summary(&self, unit: &str) -> String {
         summary(self.rate, unit, &self.times, &self.validity)
     }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{BenchError, report::duration, usage::RunResources};
 
-/// Runs the workers of a plan until the plan ends. Returns the figures of the run.
+/// Runs the workers of a plan until the plan ends. Returns the figures of the benchmark run.
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
     let workers = plan.workers.clamp(1, plan.connections.max(1));
     let mut tally = Tally::new(plan.protocol.kinds());

@@ -23,7 +23,7 @@ use crate::{
     usage::{Meter, RunResources, ThreadCpuMeter},
 };
 
-/// Clock of a run, in nanoseconds since the run started.
+/// Clock of a benchmark run, in nanoseconds since the run started.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     epoch: Instant,

@@ -46,7 +46,7 @@ pub struct Change {
 }
 
 impl Arrivals {
-    /// Returns the change of the rate during the run; `None` if the rate does not change.
+    /// Returns the change of the rate during the benchmark run; `None` if the rate does not change.
     pub fn change(self) -> Option<Change> {
         match self {
             Self::Constant | Self::Poisson | Self::Replay(_) => None,
@@ -161,7 +161,7 @@ impl Schedule {
         Self { gaps, next }
     }
 
-    /// Returns the due time of the next request, in nanoseconds since the start of the run.
+    /// Returns the due time of the next request, in nanoseconds since the start of the benchmark run.
     #[inline]
     pub fn peek(&self) -> u64 {
         self.next as u64

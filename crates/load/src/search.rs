@@ -28,7 +28,7 @@ pub struct Bounds {
     /// Relative precision. The bisection ends when the gap between the highest passed and the lowest failed rate is
     /// below this share of the passed rate.
     pub precision: f64,
-    /// Number of runs that a rate must pass before the search reports it as the highest one, at least 1.
+    /// Number of benchmark runs that a rate must pass before the search reports it as the highest one, at least 1.
     pub repeats: u32,
 }
 
@@ -83,7 +83,7 @@ pub enum Limit {
     Generator,
     /// The maximum rate of the search. The server may be able to handle more.
     MaxRate,
-    /// The machine. It disturbed a run and all its repeats, so the search ended early.
+    /// The machine. It disturbed a benchmark run and all its repeats, so the search ended early.
     Machine,
 }
 
@@ -107,7 +107,7 @@ const FAILURES: u32 = 2;
 /// contradict each other. It then ends with the best rate that passed the required number of runs.
 const MAX_RUNS: usize = 100;
 
-/// Maximum number of repeats of a run that the machine disturbed. If all are disturbed, the search ends.
+/// Maximum number of repeats of a benchmark run that the machine disturbed. If all are disturbed, the search ends.
 const REPEATS_OF_DISTURBED: u32 = 3;
 
 /// Searches for the knee, the highest rate that meets an objective. `trial` runs the load at one rate and returns the

@@ -31,7 +31,7 @@ const FSYNC_INTERVAL: u64 = 1_000_000_000;
 /// Interval at which the reading thread checks if the load has started.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Source of the figures of one server that are read during a run: its memory and its fsyncs.
+/// Source of the figures of one server that are read during a benchmark run: its memory and its fsyncs.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerSource<'a> {
     /// Id of the server's process, whose memory is read.

@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 use super::{live::Recent, timeline::Timeline};
 use crate::latency::Latencies;
 
-/// Counts that each thread keeps separately and that are added up at the end of a run.
+/// Counts that each thread keeps separately and that are added up at the end of a benchmark run.
 pub trait Merge: Default {
     /// Adds another thread's counts to these counts.
     fn merge(&mut self, other: Self);
@@ -38,21 +38,21 @@ pub struct Tally<C> {
     pub lost: u64,
     /// Number of requests that were due and had no reply at the end of the run.
     pub unanswered: u64,
-    /// Number of bytes received, if the run counts them.
+    /// Number of bytes received, if the benchmark run counts them.
     pub received_bytes: u64,
-    /// Number of bytes sent, if the run counts them.
+    /// Number of bytes sent, if the benchmark run counts them.
     pub sent_bytes: u64,
-    /// Time at which the last right reply arrived, in nanoseconds since the start of the run.
+    /// Time at which the last right reply arrived, in nanoseconds since the start of the benchmark run.
     pub last_reply: u64,
-    /// Counts of the windows of the run; `None` if the run does not count them.
+    /// Counts of the windows of the benchmark run; `None` if the run does not count them.
     pub timeline: Option<Timeline>,
     /// True if the requests were calls in this process, so that the generator's threads did the server's work too.
     pub is_in_process: bool,
-    /// Description of the first problem of the run; `None` if there was no problem.
+    /// Description of the first problem of the benchmark run; `None` if there was no problem.
     pub first_problem: Option<String>,
     /// Counts for the live view; `None` if runs are not shown. Each thread passes its own counts on.
     pub recent: Option<Box<Recent>>,
-    /// Counts that only the protocol of the run has.
+    /// Counts that only the protocol of the benchmark run has.
     pub own: C,
 }
 

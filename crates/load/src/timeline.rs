@@ -14,22 +14,22 @@ use crate::latency::{Latencies, nanos};
 /// Shortest window in nanoseconds if no option states a length. At usual rates, shorter windows have too few requests
 /// for a percentile.
 const MIN_WINDOW: u64 = 250_000_000;
-/// Maximum number of windows of a run if no option states a length. Each window takes about 35 KB per worker.
+/// Maximum number of windows of a benchmark run if no option states a length. Each window takes about 35 KB per worker.
 const MAX_WINDOWS: u64 = 120;
-/// Maximum number of windows of a run if an option states their length.
+/// Maximum number of windows of a benchmark run if an option states their length.
 const MAX_ASKED_WINDOWS: u64 = 1200;
 
-/// Counts of all windows of a run, which are short sections of equal length.
+/// Counts of all windows of a benchmark run, which are short sections of equal length.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// Start of the first window, in nanoseconds since the start of the run.
+    /// Start of the first window, in nanoseconds since the start of the benchmark run.
     begin: u64,
     /// Length of a window in nanoseconds, above 0.
     window: u64,
     windows: Vec<Window>,
 }
 
-/// Counts of one window, a short section of a run.
+/// Counts of one window, a short section of a benchmark run.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// Number of correct replies, or of the records or messages in them, that arrived in the window.
@@ -43,10 +43,10 @@ pub struct Window {
     pub resident_bytes: Option<u64>,
 }
 
-/// The server's number of fsyncs and its memory, read at one moment of a run.
+/// The server's number of fsyncs and its memory, read at one moment of a benchmark run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
-    /// Time of the reading, in nanoseconds since the start of the run.
+    /// Time of the reading, in nanoseconds since the start of the benchmark run.
     pub at: u64,
     /// Number of fsyncs of the server so far; `None` if it was not read.
     pub fsyncs: Option<u64>,
@@ -67,7 +67,7 @@ impl Timeline {
         Some(Self { begin: counted.start, window: length.div_ceil(count), windows })
     }
 
-    /// Describes the windows of runs of this duration, for a report.
+    /// Describes the windows of benchmark runs of this duration, for a report.
     pub fn describe(duration: Duration, window: Option<Duration>) -> String {
         match Self::over(&(0..nanos(duration)), window) {
             Some(windows) => format!("{} of {:.3} s in each run", windows.windows.len(), windows.window_seconds()),
@@ -75,7 +75,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the windows of the run in order.
+    /// Returns the windows of the benchmark run in order.
     pub fn windows(&self) -> &[Window] {
         &self.windows
     }

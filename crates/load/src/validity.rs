@@ -30,7 +30,7 @@ pub const MAX_STOLEN: f64 = 0.2;
 pub const LIMITED_REMEDY: &str = "repeat it with more threads or cores for the generator, on another machine than the \
      server's, or with fewer clients";
 
-/// Validity of a run's figures. The text of a variant is the reason.
+/// Validity of a benchmark run's figures. The text of a variant is the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// All requests were sent in time, and their replies arrived and were right.
@@ -72,7 +72,7 @@ impl Validity {
         }
     }
 
-    /// Creates the check that requires the run to be valid.
+    /// Creates the check that requires the benchmark run to be valid.
     pub fn check(self, what: impl Into<String>, required: &str) -> Check {
         let (measured, verdict) = self.verdict();
         Check { what: what.into(), required: required.to_owned(), measured, verdict, is_goal: false }
@@ -134,7 +134,7 @@ pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Val
     is_busy.then(|| Validity::Saturated(format!("a load thread was {:.0} % busy: {REMEDY}", 100.0 * busiest)))
 }
 
-/// Describes a run in one line for the progress output; `unit` is the unit of the rate, such as `/s`.
+/// Describes a benchmark run in one line for the progress output; `unit` is the unit of the rate, such as `/s`.
 pub(crate) fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
     let at = |percentile| duration(times.percentile(percentile));
     format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), validity.name())

@@ -36,7 +36,7 @@ const BELL: u64 = u64::MAX;
 /// Longest wait for events in nanoseconds. After each wait, the worker checks how long the oldest request has waited.
 const LONGEST_WAIT: u64 = 100_000_000;
 
-/// A request whose reply has not arrived yet. Times are in nanoseconds since the run's start.
+/// A request whose reply has not arrived yet. Times are in nanoseconds since the benchmark run's start.
 struct Inflight<R> {
     due: u64,
     /// Time at which the request was sent. While it waits in the connection's buffer, the time at which it was encoded.
@@ -47,7 +47,7 @@ struct Inflight<R> {
 struct Lane<P: Protocol> {
     connection: Connection,
     inflight: VecDeque<Inflight<P::Request>>,
-    /// Time at which the connection last became able to take a request, in nanoseconds since the run's start.
+    /// Time at which the connection last became able to take a request, in nanoseconds since the benchmark run's start.
     free_since: u64,
     /// Number of requests at the end of `inflight` that are still in the connection's buffer. They wait until the whole
     /// burst of requests, which shares one write call, is encoded.
@@ -77,7 +77,8 @@ pub(super) struct Worker<'a, P: Protocol> {
     calls_until: u64,
     /// Shared counts of the live view; `None` if runs are not shown.
     live: Option<&'a Shared>,
-    /// Time at which the worker last added its counts to those of the live view, in nanoseconds since the run's start.
+    /// Time at which the worker last added its counts to those of the live view, in nanoseconds since the benchmark
+    /// run's start.
     shown_at: u64,
     clock: Clock,
     /// True if the worker must stop, because the server has ended or cannot catch up.
@@ -432,7 +433,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         Ok(())
     }
 
-    /// Counts the unanswered requests of a broken connection, and then opens a new connection or ends the run.
+    /// Counts the unanswered requests of a broken connection, and then opens a new connection or ends the benchmark
+    /// run.
     #[cold]
     fn handle_loss(&mut self, number: usize, problem: String) {
         self.tally.lost += 1;
@@ -458,7 +460,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Aborts the run when the oldest request has waited too long for its reply.
+    /// Aborts the benchmark run when the oldest request has waited too long for its reply.
     fn check_timeout(&mut self) {
         let limit = self.clock.now().saturating_sub(nanos(self.plan.give_up));
         let oldest = self.lanes.iter().filter_map(|lane| lane.inflight.front()).map(|asked| asked.due);

@@ -154,7 +154,7 @@ pub(crate) struct SegmentPool {
     ready: Condvar,
     /// Notified when there may be work for the preparer thread.
     work: Condvar,
-    /// True if the last check of the disk found less free space than the reserve.
+    /// True if the last check of the disk found less free space than the reserve that the log's options require.
     low: AtomicBool,
     /// True while an append of data would find no prepared segment. The last prepared segment is reserved for deletes.
     is_short: AtomicBool,
@@ -389,14 +389,15 @@ impl SegmentPool {
         self.state().ready.len()
     }
 
-    /// Returns true if the last check of the disk found less free space than the reserve.
+    /// Returns true if the last check of the disk found less free space than the reserve that the log's options
+    /// require.
     #[inline]
     pub(crate) fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Checks the disk: returns its free bytes, and true if they are below the reserve. A disk that cannot
-    /// report its free bytes counts as full.
+    /// Checks the disk: returns its free bytes, and true if they are below the reserve that the log's options require.
+    /// A disk that cannot report its free bytes counts as full.
     pub(crate) fn check_free_space(&self) -> (u64, bool) {
         let free = self.disk.free_bytes().unwrap_or(0);
         let low = free < self.reserve_bytes() || self.state_is_full.load(Ordering::Relaxed);
@@ -420,9 +421,9 @@ impl SegmentPool {
         }
     }
 
-    /// Number of bytes that must become free on the disk before the log accepts data for a further segment.
-    /// It is the sum of the bytes missing from the reserve and the bytes of prepared segments still to be
-    /// created. 0 if the log accepts data already.
+    /// Number of bytes that must become free on the disk before the log accepts data for a further segment. It is the
+    /// sum of the bytes missing from the reserve (the free bytes that the log's options require) and the bytes of
+    /// prepared segments still to be created. 0 if the log accepts data already.
     pub(crate) fn short_bytes(&self) -> u64 {
         let missing = 2_u64.saturating_sub(self.ready_count() as u64);
         let wanted = self.reserve_bytes().saturating_add(missing * u64::from(self.segment_bytes));

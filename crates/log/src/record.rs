@@ -47,7 +47,8 @@ pub struct Truncation {
 /// Purpose of an append. On a nearly full disk, the log accepts only some purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Purpose {
-    /// The append adds new data: rejected if the disk has less free space than the reserve.
+    /// The append adds new data: rejected if the disk has less free space than the reserve that the log's options
+    /// require.
     #[default]
     Data,
     /// The append is a delete, trim or move, which frees space later: accepted in the disk space reserved for

@@ -129,8 +129,8 @@ impl Shared {
         Ok((core, appended))
     }
 
-    /// Checks the disk's free space again, if the last check found it nearly full. Returns an error if it is
-    /// still below the reserve.
+    /// Checks the disk's free space again, if the last check found it nearly full. Returns an error if it is still
+    /// below the reserve that the log's options require.
     #[cold]
     fn admit(&self) -> Result<(), AppendError> {
         match self.segment_pool.check_free_space() {

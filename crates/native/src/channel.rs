@@ -42,23 +42,23 @@ use thalweg_wire::{Decoder, Reason, handshake::KeepAlive};
 
 use super::{replies::Replies, requests::Requests, session::Session, subjects::Subjects, turn::Writes};
 
-/// Phase of a channel's life, from open to closed.
+/// Phase in the life of a channel (a TCP connection or a QUIC stream), from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChannelPhase {
-    /// The channel handles frames of its client.
+    /// The channel (a TCP connection or a QUIC stream) handles frames of its client.
     Open,
-    /// The channel handles no more frames. It answers pending requests, and then sends a goodbye frame if the client
-    /// can still receive one.
+    /// The channel (a TCP connection or a QUIC stream) handles no more frames. It answers pending requests, and then
+    /// sends a goodbye frame if the client can still receive one.
     Finishing { goodbye: Option<Reason> },
     /// The client has said goodbye, and its last messages wait until subscribers whose policy blocks publishers have
-    /// room. The channel only publishes these messages, at most until this time.
+    /// room. The channel (a TCP connection or a QUIC stream) only publishes these messages, at most until this time.
     Leaving { until: Instant },
     /// The last bytes and the end of the byte stream are being written. Afterwards the [socket](ServedSocket) still
     /// reads for a moment, so that the client can read the last bytes.
     Closing,
 }
 
-/// Task of a channel, with the channel's pending requests and subscriptions.
+/// Task of a channel (a TCP connection or a QUIC stream), with the channel's pending requests and subscriptions.
 #[derive(Debug)]
 pub(crate) struct ChannelTask {
     session: Session,
@@ -70,12 +70,12 @@ pub(crate) struct ChannelTask {
     requests: Requests,
     writes: Writes,
     subjects: Subjects,
-    /// Number of the channel, unique on this server.
+    /// Number of the channel (a TCP connection or a QUIC stream), unique on this server.
     number: u64,
     /// True if no other channel or connection of the server has been active recently.
     is_sole_client: bool,
     phase: ChannelPhase,
-    /// Time at which the channel received its last request.
+    /// Time at which the channel (a TCP connection or a QUIC stream) received its last request.
     active_at: Instant,
     /// Confirms for the reads in the received frames that this node's state is recent enough. Unused on a node without
     /// a cluster.
@@ -89,8 +89,8 @@ pub(crate) struct ChannelTask {
 }
 
 impl ChannelTask {
-    /// Creates the task of a channel after the handshake of its connection. `decoder` contains the bytes that arrived
-    /// after the handshake.
+    /// Creates the task of a channel (a TCP connection or a QUIC stream) after the handshake of its connection.
+    /// `decoder` contains the bytes that arrived after the handshake.
     #[must_use]
     pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
         let stopping = session.app.stopping.clone();
@@ -119,7 +119,8 @@ impl ChannelTask {
         }
     }
 
-    /// Makes all progress that is possible now: receives, handles, answers and sends. Ready when the channel has ended.
+    /// Makes all progress that is possible now: receives, handles, answers and sends. Ready when the channel (a TCP
+    /// connection or a QUIC stream) has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let polled = self.take_turns(cx);
         self.socket.rest();
@@ -156,7 +157,8 @@ impl ChannelTask {
         self.phase == ChannelPhase::Open && self.socket.is_open()
     }
 
-    /// Returns true if the channel is closing, so that the client gets no further frames except those in the outbox.
+    /// Returns true if the channel (a TCP connection or a QUIC stream) is closing, so that the client gets no further
+    /// frames except those in the outbox.
     fn is_closing(&self) -> bool {
         matches!(self.phase, ChannelPhase::Leaving { .. } | ChannelPhase::Closing) || !self.socket.is_open()
     }

@@ -27,8 +27,9 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
 
-/// Serves a connection from its handshake to its end. `bulk` has the turns to send bulk output of the connection's
-/// runtime. `place` is the slot of a connection without a finished handshake; the handshake releases it.
+/// Serves a connection from its handshake to its end. `bulk` distributes turns to send bulk output (deliveries and
+/// other long output) among the connections of the runtime. `place` is the slot of a connection without a finished
+/// handshake; the handshake releases it.
 pub(crate) async fn serve(
     native: Arc<Native>,
     account: Arc<Account>,
@@ -213,8 +214,8 @@ async fn write(channel: &mut Channel, out: &mut Outbox) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes a channel gracefully: for a while, reads and discards bytes that the client is still sending. Otherwise the
-/// client might be unable to read the last bytes that were written to it.
+/// Closes a channel (a TCP connection or a QUIC stream) gracefully: for a while, reads and discards bytes that the
+/// client is still sending. Otherwise the client might be unable to read the last bytes that were written to it.
 async fn close(channel: &mut Channel) {
     const LINGER: Duration = Duration::from_millis(500);
     let until = Instant::now() + LINGER;

@@ -76,9 +76,9 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// Serves one native connection. `bulk` has the turns to send bulk output of the connection's runtime. `place` is the
-/// slot of a connection without a finished handshake. If the slot has no reservation of one of the `max_connections`,
-/// rejects the connection.
+/// Serves one native connection. `bulk` distributes turns to send bulk output (deliveries and other long output) among
+/// the connections of the runtime. `place` is the slot of a connection without a finished handshake. If the slot has no
+/// reservation of one of the `max_connections`, rejects the connection.
 async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, bulk: Arc<BulkTurns>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));

@@ -1,7 +1,7 @@
 //! Metrics of native connections and requests.
 //!
 //! Invariant: counting a request costs three relaxed atomic additions to memory that few threads share. Counting the
-//! bytes of a turn costs one addition.
+//! bytes that a channel's task moves in one turn (one pass of its loop) costs one addition.
 
 use std::{
     fmt,

@@ -67,7 +67,8 @@ pub(crate) struct CheckedBatch<'f> {
     pub subject: Subject,
 }
 
-/// Entry in the queue of a channel's publishes that wait because the queue of a subscriber is full.
+/// Entry in the queue of publishes of a channel (a TCP connection or a QUIC stream) that wait because the queue of a
+/// subscriber is full.
 enum BlockedItem {
     Batch(Batch),
     /// Beginning of a publish that gets a reply. Contains the result for those of its batches that were already
@@ -77,8 +78,8 @@ enum BlockedItem {
     Done(oneshot::Sender<Published>),
 }
 
-/// Publishing state of a channel: messages that are being gathered, and batches that wait because a subscriber's queue
-/// is full.
+/// Publishing state of a channel (a TCP connection or a QUIC stream): messages that are being gathered, and batches
+/// that wait because a subscriber's queue is full.
 pub(crate) struct Publishing {
     coalescer: Coalescer<MessageEncoder>,
     /// Buffer for the complete batches into which single messages were gathered. The memory of the buffer is reused.
@@ -89,7 +90,8 @@ pub(crate) struct Publishing {
     /// Result so far of the publish that is first in `blocked`: it covers the batches of this publish that were already
     /// published. The other batches of this publish still wait.
     total: Published,
-    /// Number of batches that the channel has published. One in [`SAMPLED_OF`] is timed.
+    /// Number of batches that the channel (a TCP connection or a QUIC stream) has published. One in [`SAMPLED_OF`] is
+    /// timed.
     batches: u32,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
@@ -101,18 +103,18 @@ pub(crate) struct Publishing {
     timer: Option<Timer>,
 }
 
-/// Tells if the channel has just received frames. If it has not, the configuration decides if the batch of gathered
-/// messages is published at once, or waits for more messages until it is due.
+/// Tells if the channel (a TCP connection or a QUIC stream) has just received frames. If it has not, the configuration
+/// decides if the batch of gathered messages is published at once, or waits for more messages until it is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputState {
-    /// The channel has received frames in this poll of its task.
+    /// The channel (a TCP connection or a QUIC stream) has received frames in this poll of its task.
     Open,
-    /// The channel has received no frames in this poll of its task.
+    /// The channel (a TCP connection or a QUIC stream) has received no frames in this poll of its task.
     Paused,
 }
 
 impl Publishing {
-    /// Creates the publishing state of a channel, without pending messages.
+    /// Creates the publishing state of a channel (a TCP connection or a QUIC stream), without pending messages.
     #[must_use]
     pub(crate) fn new(config: &Config) -> Self {
         Self {
@@ -169,7 +171,8 @@ impl Publishing {
         Ok(Batch::new(checked.subject.clone(), bytes, checked.batch.count())?)
     }
 
-    /// Publishes one message that gets no reply. The channel may first gather the message with others into one batch.
+    /// Publishes one message that gets no reply. The channel (a TCP connection or a QUIC stream) may first gather the
+    /// message with others into one batch.
     ///
     /// # Errors
     /// Returns an error if the message cannot be in a batch.
@@ -301,8 +304,8 @@ impl Publishing {
     }
 }
 
-/// Destination of a channel's messages, and the handle that wakes the channel when a subscriber's full queue has room
-/// again.
+/// Destination of a channel's messages, and the handle that wakes the channel (a TCP connection or a QUIC stream) when
+/// a subscriber's full queue has room again.
 pub(crate) struct PublishTarget<'a> {
     /// Broker that distributes the batches to subscribers, and its clock.
     pub views: &'a Views,
@@ -315,8 +318,8 @@ pub(crate) struct PublishTarget<'a> {
 }
 
 impl PublishTarget<'_> {
-    /// Publishes a batch, and increases `count`, the number of batches that the channel has published. One in
-    /// [`SAMPLED_OF`] batches is timed.
+    /// Publishes a batch, and increases `count`, the number of batches that the channel (a TCP connection or a QUIC
+    /// stream) has published. One in [`SAMPLED_OF`] batches is timed.
     fn publish(&self, batch: &Batch, count: &mut u32) -> Result<Published, WouldBlock> {
         *count = count.wrapping_add(1);
         if *count % SAMPLED_OF == 1 {

@@ -31,8 +31,8 @@ pub(crate) struct PushSource(ServedPush);
 
 impl PushSource {
     /// Creates the subscription for a push that the engine has begun for the client of `account`. If `release` requests
-    /// it, records that are unsettled at the end of the push return to the group immediately, unless the receiver
-    /// continues on another node.
+    /// it, records that are neither acked nor nacked at the end of the push return to the group immediately, unless the
+    /// receiver continues on another node.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, account: &Arc<Account>, push: engine::Push, release: Release) -> Self {
         let returns = match release {
@@ -85,7 +85,7 @@ fn records_bytes(delivered: &DeliveryFrame) -> u64 {
     delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| run.bytes.len() as u64).sum()
 }
 
-/// Converts a delivery of records into the next frame of a push.
+/// Converts a delivery of records into the next frame of a push (a subscription to a group's records).
 fn found(delivered: DeliveryFrame, room: FrameMemory) -> StepResult {
     let records = delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| u64::from(run.count)).sum();
     let bytes = records_bytes(&delivered);

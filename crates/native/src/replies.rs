@@ -21,7 +21,7 @@ use thalweg_wire::{EncodeError, Fields, Frame, HEADER_BYTES, Header, Kind};
 
 use super::failure::Failure;
 
-/// Outbox of a channel: encoded frames that wait to be written to the client.
+/// Outbox of a channel (a TCP connection or a QUIC stream): encoded frames that wait to be written to the client.
 #[derive(Debug)]
 pub(crate) struct Replies {
     outbox: Outbox,
@@ -81,8 +81,8 @@ impl Replies {
         Self { outbox: Outbox::new(), max_frame_bytes, account, counted_from: COUNTED_REPLY_BYTES, level: None }
     }
 
-    /// Returns a handle with which other threads can encode frames. The channel later appends these frames to its
-    /// outbox.
+    /// Returns a handle with which other threads can encode frames. The channel (a TCP connection or a QUIC stream)
+    /// later appends these frames to its outbox.
     #[must_use]
     pub(crate) fn factory(&self) -> ReplyFactory {
         ReplyFactory { max_frame_bytes: self.max_frame_bytes, account: Arc::clone(&self.account) }
@@ -104,7 +104,8 @@ impl Replies {
         self.level.take()
     }
 
-    /// Returns the buffers with the encoded bytes, which the channel writes to the socket.
+    /// Returns the buffers with the encoded bytes, which the channel (a TCP connection or a QUIC stream) writes to the
+    /// socket.
     pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -352,7 +353,7 @@ impl Replies {
 }
 
 /// Handle that creates [`Replies`] for frames that are encoded outside the channel's task. Such frames may wait for a
-/// long time until the channel appends them to its outbox.
+/// long time until the channel (a TCP connection or a QUIC stream) appends them to its outbox.
 #[derive(Debug)]
 pub(crate) struct ReplyFactory {
     max_frame_bytes: usize,

@@ -21,8 +21,8 @@ pub(crate) struct Request<'f> {
     pub shared: Option<&'f SharedFrame>,
 }
 
-/// Name of a request in log lines: the name that the client gave to the request, or else the number of the channel and
-/// the id of the request.
+/// Name of a request in log lines: the name that the client gave to the request, or else the number of the channel (a
+/// TCP connection or a QUIC stream) and the id of the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestId<'w> {
     pub trace: Option<&'w str>,

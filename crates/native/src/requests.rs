@@ -37,13 +37,14 @@ use super::{
     turn::{PendingReply, Reply},
 };
 
-/// Current use of a frame id on a channel: a request or a subscription.
+/// Current use of a frame id on a channel (a TCP connection or a QUIC stream): a request or a subscription.
 #[derive(Debug)]
 pub(crate) enum IdUse {
     /// The id belongs to a pending request. Contains the handle that stops the request; `None` if the request cannot be
     /// stopped.
     Request(Option<Arc<Notify>>),
-    /// The id belongs to a subscription that the channel feeds: a tail, a push, or a watch of keys or of the cluster.
+    /// The id belongs to a subscription that the channel feeds: a tail of a stream, a push of group records, or a watch
+    /// of keys or of the cluster.
     Subscription(Box<Subscription>),
     /// The id belongs to a subscription to subjects, which the broker feeds.
     Subject,
@@ -62,7 +63,8 @@ pub(crate) struct PendingRequest {
     pub trace: Option<Box<str>>,
 }
 
-/// Result of work that has completed on the channel: the reply to a request, or the next frame of a subscription.
+/// Result of work that has completed on the channel (a TCP connection or a QUIC stream): the reply to a request, or the
+/// next frame of a subscription.
 #[derive(Debug)]
 pub(crate) enum Finished {
     /// A request has completed with this reply or failure.
@@ -134,11 +136,12 @@ impl Hasher for IdHasher {
     }
 }
 
-/// Table of the pending requests and the subscriptions of a channel; see the module's documentation.
+/// Table of the pending requests and the subscriptions of a channel (a TCP connection or a QUIC stream); see the
+/// module's documentation.
 pub(crate) struct Requests {
     tasks: FuturesUnordered<RequestTask>,
     /// Futures that produce the next frames of subscriptions. They are separate from those of requests, because the
-    /// channel sends such frames only in its turn for bulk output.
+    /// channel (a TCP connection or a QUIC stream) sends such frames only in its turn for bulk output.
     steps: FuturesUnordered<StepTask>,
     ids: HashMap<u32, IdUse, BuildHasherDefault<IdHasher>>,
     requests: usize,
@@ -184,13 +187,13 @@ impl Requests {
         self.requests
     }
 
-    /// Returns true if the channel may have another pending request.
+    /// Returns true if the channel (a TCP connection or a QUIC stream) may have another pending request.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         self.requests < self.max_requests
     }
 
-    /// Number of subscriptions on the channel.
+    /// Number of subscriptions on the channel (a TCP connection or a QUIC stream).
     #[must_use]
     pub(crate) fn subscriptions(&self) -> usize {
         self.subscriptions

@@ -26,9 +26,9 @@ pub(crate) struct Session {
     pub max_frame_bytes: u32,
     /// Keepalive interval; see [`KeepAlive`](thalweg_wire::handshake::KeepAlive).
     pub keep_alive: Duration,
-    /// Maximum number of pending requests of a channel.
+    /// Maximum number of pending requests of a channel (a TCP connection or a QUIC stream).
     pub max_requests: u32,
-    /// Maximum number of subscriptions of a channel.
+    /// Maximum number of subscriptions of a channel (a TCP connection or a QUIC stream).
     pub max_subscriptions: u32,
     /// Maximum time from the arrival of a frame's first bytes until the frame is complete.
     pub frame_timeout: Duration,
@@ -63,8 +63,8 @@ impl Session {
         }
     }
 
-    /// Returns the interval at which a channel checks its timeouts: a quarter of the shortest timeout, but at least 10
-    /// ms and at most 5 s. A timeout fires late by at most this time.
+    /// Returns the interval at which a channel (a TCP connection or a QUIC stream) checks its timeouts: a quarter of
+    /// the shortest timeout, but at least 10 ms and at most 5 s. A timeout fires late by at most this time.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         let shortest = self.keep_alive.min(self.frame_timeout).min(self.write_timeout);

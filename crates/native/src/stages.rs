@@ -8,8 +8,8 @@ use std::{fmt, time::Duration};
 use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType, registry::Unit};
 use thalweg_serving::metrics::{NoLabels, Shards};
 
-/// Sampling rate: one in this number of batches of a channel is timed. Reading the clock for every batch would take a
-/// noticeable part of the time of a small batch.
+/// Sampling rate: one in this number of batches of a channel (a TCP connection or a QUIC stream) is timed. Reading the
+/// clock for every batch would take a noticeable part of the time of a small batch.
 pub(crate) const SAMPLED_OF: u32 = 64;
 
 /// Stage in the processing of a publish, whose time is measured.

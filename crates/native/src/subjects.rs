@@ -43,26 +43,28 @@ use super::{
     stages::PublishStage,
 };
 
-/// Id of the subscription at which the channel itself receives the answers to its asks (requests that subscribers
-/// answer). Ids that clients choose have 32 bits, so none can equal it.
+/// Id of the subscription at which the channel (a TCP connection or a QUIC stream) itself receives the answers to its
+/// asks (requests that subscribers answer). Ids that clients choose have 32 bits, so none can equal it.
 const INBOX: SubscriptionId = SubscriptionId(u64::MAX);
 
-/// Maximum number of message batches that a channel takes from its link to the broker in one call.
+/// Maximum number of message batches that a channel (a TCP connection or a QUIC stream) takes from its link to the
+/// broker in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
-/// Result of one delivery to a channel's subscriptions to subjects.
+/// Result of one delivery to the subscriptions to subjects of a channel (a TCP connection or a QUIC stream).
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryTurn {
     /// True if there was progress: a frame was put into the outbox, or a batch was published.
     pub moved: bool,
     /// Ids of the subscriptions that have ended. Their last frames are already in the outbox.
     pub ended: Vec<u32>,
-    /// Reason why the channel must be closed: the queue of a subscription with the policy `disconnect` was full. `None`
-    /// if the channel stays open.
+    /// Reason why the channel (a TCP connection or a QUIC stream) must be closed: the queue of a subscription with the
+    /// policy `disconnect` was full. `None` if the channel stays open.
     pub disconnect: Option<String>,
 }
 
-/// Notification of a channel by the broker. Wakes the channel's task, and records that there are messages to deliver.
+/// Notification of a channel (a TCP connection or a QUIC stream) by the broker. Wakes the channel's task, and records
+/// that there are messages to deliver.
 #[derive(Default)]
 pub(crate) struct SubjectWaker {
     waker: AtomicWaker,
@@ -89,17 +91,18 @@ pub(crate) struct Subscription {
     pub(crate) _held: SubscriptionShare,
 }
 
-/// State of a channel for subjects: publishing, subscriptions and asks.
+/// State of a channel (a TCP connection or a QUIC stream) for subjects: publishing, subscriptions and asks.
 pub(crate) struct Subjects {
     pub(crate) app: Arc<App>,
     pub(crate) native: Arc<Metrics>,
     pub(crate) bell: Arc<SubjectWaker>,
     pub(crate) waiter: Arc<dyn Notify>,
     pub(crate) publishing: Publishing,
-    /// Identity under which the broker counts the queued messages of this channel: the client's address.
+    /// Identity under which the broker counts the queued messages of this channel (a TCP connection or a QUIC stream):
+    /// the client's address.
     owner: Arc<LinkOwner>,
-    /// Link to the broker, with the queue of messages for the channel. The first subscription or ask opens it; `None`
-    /// before that.
+    /// Link to the broker, with the queue of messages for the channel (a TCP connection or a QUIC stream). The first
+    /// subscription or ask opens it; `None` before that.
     link: Option<Link>,
     pub(crate) subscriptions: HashMap<u32, Subscription>,
     /// Ids of the subscriptions that have a limit, or that were cancelled and end after their queued messages.
@@ -133,7 +136,7 @@ impl From<TooManyLinks> for Failure {
 }
 
 impl Subjects {
-    /// Creates the state of a channel, without subscriptions and asks.
+    /// Creates the state of a channel (a TCP connection or a QUIC stream), without subscriptions and asks.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, native: &Arc<Metrics>, owner: Arc<LinkOwner>) -> Self {
         let bell = Arc::new(SubjectWaker::default());
@@ -177,8 +180,9 @@ impl Subjects {
         self.bell.waker.register(cx.waker());
     }
 
-    /// Returns true if the channel must handle no further frame. Either a published batch waits because a subscriber's
-    /// queue is full, or the client must wait for a turn before more of its requests are handled.
+    /// Returns true if the channel (a TCP connection or a QUIC stream) must handle no further frame. Either a published
+    /// batch waits because a subscriber's queue is full, or the client must wait for a turn before more of its requests
+    /// are handled.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked() || self.publishing.caused.need_turn()
@@ -206,7 +210,7 @@ impl Subjects {
         self.publishing.is_done()
     }
 
-    /// Ends all subscriptions of the channel and drops their queues.
+    /// Ends all subscriptions of the channel (a TCP connection or a QUIC stream) and drops their queues.
     pub(crate) fn close(&mut self) {
         (self.link, self.asks) = (None, None);
         self.subscriptions = HashMap::new();

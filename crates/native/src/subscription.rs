@@ -65,8 +65,8 @@ impl Source {
         })
     }
 
-    /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push, for a tail that
-    /// has no start yet, and for events of the cluster, which have numbers of their own.
+    /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push of group records,
+    /// for a tail that has no start yet, and for events of the cluster, which have numbers of their own.
     fn next(&self) -> Option<u64> {
         match self {
             Self::Tail(tail) => tail.next().map(|next| next.0),
@@ -81,14 +81,15 @@ impl Source {
     }
 }
 
-/// A subscription that the channel feeds: a tail, a push, or a watch of keys or of the cluster.
+/// A subscription that the channel feeds: a tail of a stream, a push of group records, or a watch of keys or of the
+/// cluster.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     /// Source of the subscription's frames. `None` while the source is producing a frame, because the future of this
     /// work owns it.
     source: Option<Source>,
     /// Position at which a later subscription can resume: after the messages of the frames in the outbox, even if the
-    /// source has read further. `None` for a push and for events of the cluster.
+    /// source has read further. `None` for a push of group records and for events of the cluster.
     next: Option<u64>,
     /// True until the reply to the client's request is in the outbox. Producing this reply needs no credit.
     is_starting: bool,
@@ -104,13 +105,15 @@ pub(crate) struct Subscription {
     trace: Option<Box<str>>,
 }
 
-/// Action that the channel must take next for a subscription.
+/// Action that the channel (a TCP connection or a QUIC stream) must take next for a subscription.
 pub(crate) enum NextAction {
-    /// The channel runs this future, which produces the next frame.
+    /// The channel (a TCP connection or a QUIC stream) runs this future, which produces the next frame.
     Step(Step),
-    /// The channel waits until the current frame is produced, or until the client grants credit.
+    /// The channel (a TCP connection or a QUIC stream) waits until the current frame is produced, or until the client
+    /// grants credit.
     Wait,
-    /// The channel ends the subscription and reports this failure to the client as the reason.
+    /// The channel (a TCP connection or a QUIC stream) ends the subscription and reports this failure to the client as
+    /// the reason.
     End(Failure),
 }
 
@@ -140,7 +143,7 @@ impl Subscription {
         self.trace.as_deref()
     }
 
-    /// Returns the action that the channel must take next for the subscription.
+    /// Returns the action that the channel (a TCP connection or a QUIC stream) must take next for the subscription.
     pub(crate) fn next(&mut self, max_frame_bytes: usize) -> NextAction {
         let Some(source) = self.source.take() else { return NextAction::Wait };
         if self.left == 0 && !self.is_starting {

@@ -35,12 +35,12 @@ pub(crate) struct Tail {
     start: Option<UnknownStart>,
 }
 
-/// Start of a tail whose offset could not be found on the channel's thread, because the search takes long or needs the
-/// disk.
+/// Start of a tail whose offset could not be found on the thread that serves the client, because the search takes long
+/// or needs the disk.
 #[derive(Clone, Debug)]
 struct UnknownStart {
     from: Position,
-    /// The limit that the search on the channel's thread reached: it took too long, or needed the disk.
+    /// The limit that the search on the thread that serves the client reached: it took too long, or needed the disk.
     spent: BudgetSpent,
 }
 

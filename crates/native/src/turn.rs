@@ -14,19 +14,19 @@ use thalweg_wire::{Frame, put_outcome};
 
 use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source, write_queue::WriteQueue};
 
-/// The parts of a channel and of the server that a handler of a frame can use.
+/// The parts of a channel (a TCP connection or a QUIC stream) and of the server that a handler of a frame can use.
 pub(crate) struct Turn<'t> {
     /// State of the server that all protocols share: database, configuration, admission.
     pub app: &'t Arc<App>,
     /// Account of the connection. It counts what the connection holds of the server's limited resources.
     pub account: &'t Arc<Account>,
-    /// Outbox of the channel, into which handlers put replies.
+    /// Outbox of the channel (a TCP connection or a QUIC stream), into which handlers put replies.
     pub out: &'t mut Replies,
-    /// The channel's state for subjects: publishing and subscriptions.
+    /// State for subjects of the channel (a TCP connection or a QUIC stream): publishing and subscriptions.
     pub subjects: &'t mut Subjects,
-    /// Writes of the channel that wait for rows from the disk.
+    /// Writes of the channel (a TCP connection or a QUIC stream) that wait for rows from the disk.
     pub writes: &'t mut Writes,
-    /// Number of the channel, unique on this server.
+    /// Number of the channel (a TCP connection or a QUIC stream), unique on this server.
     pub number: u64,
     /// True if no other channel or connection of the server has been active recently. A handler that blocks for a short
     /// time then delays no other client.
@@ -44,7 +44,7 @@ impl Turn<'_> {
 /// Future that completes with the reply to a request.
 pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
-/// Queue of a channel's writes that wait for rows from the disk.
+/// Queue of the writes of a channel (a TCP connection or a QUIC stream) that wait for rows from the disk.
 pub(crate) type Writes = WriteQueue<Result<PendingReply, Failure>>;
 
 /// Result of a handler. It determines how the request is answered.
@@ -54,8 +54,8 @@ pub(crate) enum Handled {
     /// The request's command is pending, and its outcome is the reply. Neither a cancel nor a timeout stops the
     /// command.
     Write(PendingCommand),
-    /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with a
-    /// failure: the request was cancelled, or timed out.
+    /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel (a TCP
+    /// connection or a QUIC stream) replies with a failure: the request was cancelled, or timed out.
     Later(PendingReply),
     /// The future returns the reply. A cancel or the request's timeout drops the future, as for [`Later`](Self::Later).
     /// While the flag is set, the request may have taken effect, and the failure then says so.
@@ -63,8 +63,8 @@ pub(crate) enum Handled {
     /// The future returns the reply. It writes, so neither a cancel nor a timeout stops it. If it completes after the
     /// request's timeout, its reply is discarded.
     Unstoppable(PendingReply),
-    /// A subscription has begun. Its first frame is in the outbox, and the channel gets its further frames from this
-    /// source.
+    /// A subscription has begun. Its first frame is in the outbox, and the channel (a TCP connection or a QUIC stream)
+    /// gets its further frames from this source.
     Began(Source),
     /// A subscription to subjects has begun. [`Subjects`] feeds it.
     BeganSubject,
@@ -108,7 +108,8 @@ pub(crate) enum Reply {
     Outcome(CommandResult),
     /// The reply consists of one or more frames, which this function puts into the outbox.
     Frame(Encode),
-    /// The reply was encoded outside the channel's task. The channel appends these frames to its outbox.
+    /// The reply was encoded outside the channel's task. The channel (a TCP connection or a QUIC stream) appends these
+    /// frames to its outbox.
     Encoded(Replies),
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
 }
 
 /// Returns the reply to a proposed command. When the outcome of the command is known, keeps or releases the client's
-/// reservation for objects, even if the channel ends before.
+/// reservation for objects, even if the channel (a TCP connection or a QUIC stream) ends before.
 fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
     let Some(share) = share else { return Box::pin(async move { Ok(Reply::Outcome(pending.await?)) }) };
@@ -172,7 +172,7 @@ fn begin_fetch(turn: &Turn<'_>, checked: &ClientCommand<'_>) -> Option<FetchingR
 }
 
 /// Queues a command with `bytes` bytes of data until the rows that it needs are read and all earlier writes of the
-/// channel are proposed.
+/// channel (a TCP connection or a QUIC stream) are proposed.
 fn wait(
     turn: &mut Turn<'_>,
     fetching: FetchingRows,
@@ -312,8 +312,8 @@ fn level(app: &App, wanted: Level, checked: &ClientCommand<'_>) -> Result<Durabi
     checked.level(wanted.0.unwrap_or(app.config.durability)).map_err(|refused| Failure::of(&refused))
 }
 
-/// Proposes a checked command of a client, for the request with this name. The channel commits its queued commands at
-/// the end of its turn.
+/// Proposes a checked command of a client, for the request with this name. The channel commits its queued commands once
+/// its task has handled the received frames.
 fn propose(
     app: &Arc<App>,
     account: &Arc<Account>,

@@ -28,16 +28,17 @@ use tokio::sync::oneshot;
 
 /// Maximum number of waiting writes whose rows other threads read. It equals the number of threads for cold reads.
 const MAX_FETCHES: usize = 32;
-/// Maximum memory in bytes of the waiting writes of a channel.
+/// Maximum memory in bytes of the waiting writes of a channel (a TCP connection or a QUIC stream).
 const MAX_WAITING_BYTES: usize = 1 << 20;
 /// Memory in bytes of a waiting write, in addition to its data.
 const WRITE_BYTES: usize = 1024;
 
-/// Function that proposes a write. The channel commits the proposed command afterwards.
+/// Function that proposes a write. The channel (a TCP connection or a QUIC stream) commits the proposed command
+/// afterwards.
 pub(crate) type Propose<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Queue of a channel's writes that wait until other threads have read rows for them. Proposing a write returns a `T`.
-/// See the [module](self).
+/// Queue of the writes of a channel (a TCP connection or a QUIC stream) that wait until other threads have read rows
+/// for them. Proposing a write returns a `T`. See the [module](self).
 pub(crate) struct WriteQueue<T> {
     waiting: VecDeque<WaitingWrite<T>>,
     /// Number of waiting writes for which other threads read rows from the disk.
@@ -64,7 +65,8 @@ impl<T> Default for WriteQueue<T> {
 }
 
 impl<T> WriteQueue<T> {
-    /// Returns true if too many writes wait. The channel then must not handle another frame.
+    /// Returns true if too many writes wait. The channel (a TCP connection or a QUIC stream) then must not handle
+    /// another frame.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.fetches >= MAX_FETCHES || self.bytes >= MAX_WAITING_BYTES
@@ -102,7 +104,7 @@ impl<T> WriteQueue<T> {
     }
 
     /// Proposes writes whose rows have been read, in order, up to the first one that still waits. Returns true if any
-    /// was proposed; the channel must then commit them.
+    /// was proposed; the channel (a TCP connection or a QUIC stream) must then commit them.
     pub(crate) fn propose_read(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         while let Some(first) = self.waiting.front_mut() {

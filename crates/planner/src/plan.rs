@@ -75,7 +75,7 @@ pub enum PlanError {
          {best_micros:.0} µs, with {writers} clients"
     )]
     Missed {
-        /// Payload size of the runs, in bytes.
+        /// Payload size of the measured runs, in bytes.
         payload_bytes: u64,
         /// Name of the objective's percentile, such as `p99`.
         quantile: &'static str,
@@ -84,7 +84,7 @@ pub enum PlanError {
         /// Number of clients of the run with the lowest value.
         writers: u64,
     },
-    /// The line through the runs predicts zero or less time for a write of the requested size.
+    /// The line through the measured runs predicts zero or less time for a write of the requested size.
     #[error(
         "the line through the measured runs gives writes of {payload_bytes} bytes no time: plan a size nearer to the \
          measured ones"

@@ -18,10 +18,10 @@ pub enum ProfileError {
     /// payload sizes.
     #[error("the profile has too few runs: at least three, of two payload sizes")]
     TooFew,
-    /// A run has a value that no measurement can produce, such as a duration of zero.
+    /// A measured run has a value that no measurement can produce, such as a duration of zero.
     #[error("run {run} of the profile has an impossible {figure}")]
     Impossible {
-        /// Position of the run in the profile, from 0.
+        /// Position of the measured run in the profile, from 0.
         run: usize,
         /// Name of the impossible value, such as `duration`.
         figure: &'static str,
@@ -39,7 +39,8 @@ pub struct Profile {
     pub build: String,
     /// Machine on which the server and its clients ran.
     pub machine: Machine,
-    /// Times of syncs and throughput of the machine's disk, measured without the server in addition to the runs.
+    /// Times of syncs and throughput of the machine's disk, measured without the server in addition to the measured
+    /// runs.
     pub disk: Disk,
     /// Description of the operations that the clients performed.
     pub workload: String,
@@ -89,20 +90,20 @@ pub struct Run {
     pub payload_bytes: u64,
     /// Number of clients that wrote concurrently.
     pub writers: u64,
-    /// Duration of the run, in seconds.
+    /// Duration of the measured run, in seconds.
     pub seconds: f64,
-    /// Number of acknowledged writes in the run.
+    /// Number of acknowledged writes in the measured run.
     pub writes: u64,
     /// CPU time that the server's process used during the run, in seconds. In a cluster, all values measured at a
     /// server are those of the leader.
     pub cpu_seconds: f64,
-    /// Bytes that the server wrote to its log during the run, including headers.
+    /// Bytes that the server wrote to its log during the measured run, including headers.
     pub log_bytes: u64,
-    /// Number of fsyncs of the server's log during the run.
+    /// Number of fsyncs of the server's log during the measured run.
     pub syncs: u64,
-    /// Growth of the state (memtables and tables) during the run, in bytes.
+    /// Growth of the state (memtables and tables) during the measured run, in bytes.
     pub state_bytes: u64,
-    /// Largest resident memory of the server's process from its start to the end of the run, in bytes.
+    /// Largest resident memory of the server's process from its start to the end of the measured run, in bytes.
     pub peak_memory_bytes: u64,
     /// Median time of a write in microseconds, measured by the client.
     pub p50_micros: f64,
@@ -115,13 +116,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the number of acknowledged writes per second of the run.
+    /// Returns the number of acknowledged writes per second of the measured run.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.writes as f64 / self.seconds
     }
 
-    /// Returns `amount`, a total of the run, divided by the number of writes in the run.
+    /// Returns `amount`, a total of the measured run, divided by the number of writes in the run.
     #[must_use]
     pub fn each(&self, amount: f64) -> f64 {
         amount / self.writes as f64
@@ -160,7 +161,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Returns the different payload sizes of the runs in bytes, in ascending order.
+    /// Returns the different payload sizes of the measured runs in bytes, in ascending order.
     #[must_use]
     pub fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<_> = self.runs.iter().map(|run| run.payload_bytes).collect();

@@ -33,8 +33,9 @@ impl Target {
         (run, Self { node: Some(node), run, again: None })
     }
 
-    /// Notes that a refused batch of the run `refused` is sent to another node. Returns the batch's new run, and the
-    /// new target; `None` if the batch must not be sent again, because a later batch was sent to another node.
+    /// Notes that a refused batch of the run `refused` (consecutive batches to one node) is sent to another node.
+    /// Returns the batch's new run, and the new target; `None` if the batch must not be sent again, because a later
+    /// batch was sent to another node.
     pub(crate) fn send_again(self, refused: Run, node: NodeId) -> Option<(Run, Self)> {
         if self.run == refused {
             let run = Run(self.run.0 + 1);

@@ -55,7 +55,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Returns true if the text matches the pattern. Counts the comparisons as work. Returns an error once the command
-    /// has used up its budget.
+    /// has done all the work that it may do.
     pub(crate) fn matches(&mut self, read: &(impl Read + ?Sized), text: &[u8]) -> Result<bool, StoreError> {
         compare(self.pattern, text, |taken| {
             let before = comparisons(self.comparisons);

@@ -38,7 +38,8 @@ pub(crate) fn float(text: &[u8]) -> Result<LongDouble, CommandEnd> {
     LongDouble::parse(text).ok_or_else(|| refused(NOT_A_FLOAT))
 }
 
-/// Charges the work of parsing a text as a number. Parsing most numbers costs nothing.
+/// Counts the work of parsing a text as a number towards the command's limit on work. Parsing most numbers costs
+/// nothing.
 pub(crate) fn charge_parsing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
     charge(read, parsed_float(digits(text)))
 }
@@ -80,7 +81,7 @@ pub(crate) const fn max_text_bytes(digits: usize) -> usize {
     if bytes < MAX_FLOAT_DIGITS { bytes } else { MAX_FLOAT_DIGITS }
 }
 
-/// Charges the work of formatting a number, given the resulting `text`.
+/// Counts the work of formatting a number towards the command's limit on work, given the resulting `text`.
 pub(crate) fn charge_writing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
     charge(read, written_float(text.len()))
 }

@@ -132,7 +132,8 @@ impl<'a> PageBuilder<'a> {
     }
 
     /// Returns the reply of SCAN or HSCAN: the position at which the next page begins (empty if this page is the last),
-    /// and the names on this page. Returns an error if matching the pattern has used up the command's budget.
+    /// and the names on this page. Returns an error if matching the pattern has used up the work that the command may
+    /// do.
     pub(crate) fn finish(self) -> Answer {
         self.failure.map_or(Ok(()), Err)?;
         let position = if self.ended_early { Reply::bulk(&self.last) } else { Reply::bulk(b"") };

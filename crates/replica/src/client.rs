@@ -30,8 +30,8 @@ const COST_UNIT: u64 = 1024;
 struct Cost(AtomicU64);
 
 impl Cost {
-    /// Records a measured cost, in steps for each [`COST_UNIT`] estimated steps. A higher measurement replaces the
-    /// cost; a lower one reduces it by half of the difference between them.
+    /// Records a measured cost, in steps (units of work) for each [`COST_UNIT`] estimated steps. A higher measurement
+    /// replaces the cost; a lower one reduces it by half of the difference between them.
     fn learn(&self, sample: u64) {
         let before = self.0.load(Relaxed);
         self.0.store(if sample >= before { sample } else { before.midpoint(sample) }.max(1), Relaxed);
@@ -48,7 +48,7 @@ pub struct ClientAddress {
 
 impl Default for ClientAddress {
     /// Creates an address without measurements. Until a command of its clients is measured, each command is expected to
-    /// take all of its estimated steps.
+    /// take all of its estimated steps (units of work).
     fn default() -> Self {
         Self { cost: Cost(AtomicU64::new(COST_UNIT)), pause: Mutex::default() }
     }

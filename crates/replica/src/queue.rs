@@ -53,7 +53,7 @@ pub(crate) use dequeued::{DequeuedProposals, learn};
 struct Inner {
     ready: VecDeque<Pending>,
     turns: Turns,
-    /// Total size in bytes of the commands in both lanes.
+    /// Total size in bytes of the commands in both lanes of the queue (of ready and of expensive commands).
     bytes: usize,
     /// True if the lane of expensive commands is next, even if ready commands wait. The two lanes of the queue
     /// alternate.
@@ -116,7 +116,7 @@ const MAX_TURN_STEPS: u64 = MAX_ENTRY_STEPS / 2;
 /// take: about 14 seconds of work.
 const MAX_ADDRESS_STEPS: u64 = 500 * MAX_ENTRY_STEPS;
 
-/// Behaviour of a push when the queue is full: wait, or return an error.
+/// Behaviour of adding a proposal to the queue when it is full: wait, or return an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     Wait,
@@ -143,8 +143,8 @@ impl Queue {
         }
     }
 
-    /// Returns true if a command of a client will probably take more than [`EXPENSIVE_STEPS`] steps. A command without
-    /// a client never counts as expensive.
+    /// Returns true if a command of a client will probably take more than [`EXPENSIVE_STEPS`] steps (units of work). A
+    /// command without a client never counts as expensive.
     pub(crate) fn is_expensive(&self, pending: &mut Pending) -> bool {
         if pending.client.is_none() {
             return false;
@@ -198,9 +198,9 @@ impl Queue {
     }
 
     /// Moves the proposals of the next log entries from the queue into `into`. All come from one lane, and together
-    /// they stay below the limits of one fsync. A command that could make an entry take too many steps begins the next
-    /// entry. `keeps_history` is true if a keyspace of the space (Raft group) keeps a history of values; `now` is a
-    /// monotonic time.
+    /// they stay below the limits of one fsync. A command that could make an entry take too many steps (units of work)
+    /// begins the next entry. `keeps_history` is true if a keyspace of the space (Raft group) keeps a history of
+    /// values; `now` is a monotonic time.
     pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes, now: Duration) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();
@@ -250,7 +250,8 @@ impl Queue {
         self.room.notify_all();
     }
 
-    /// Takes all proposals for which `is_over` returns true out of both lanes.
+    /// Takes all proposals for which `is_over` returns true out of both lanes of the queue (of ready and of expensive
+    /// commands).
     pub(crate) fn remove(&self, is_over: impl Fn(&Pending) -> bool) -> Vec<Pending> {
         let mut inner = self.lock();
         let mut removed = Vec::new();

@@ -80,8 +80,9 @@ impl Replica {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome. If
-    /// the command has to wait in the queue, `value_reads` is called first. It returns the cost in steps of the stored
-    /// values that the command reads or replaces; see [`Origin::value_reads`](crate::Origin::value_reads).
+    /// the command has to wait in the queue, `value_reads` is called first. It returns the cost in steps (units of
+    /// work) of the stored values that the command reads or replaces; see
+    /// [`Origin::value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
         &self,

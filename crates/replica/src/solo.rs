@@ -213,7 +213,7 @@ impl Solo {
     /// Proposes a command like [`propose`](Self::propose), but calls `then` with the reached level and the outcome
     /// instead of returning them. Passing these values up through the callers would cost a tenth of a command's few
     /// hundred nanoseconds. If the command has to wait in the queue, `value_reads` is called first. It returns the cost
-    /// in steps of the stored values that the command reads or replaces; see
+    /// in steps (units of work) of the stored values that the command reads or replaces; see
     /// [`Origin::value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
@@ -277,8 +277,8 @@ impl Solo {
     }
 
     /// Proposes a command of a client like [`propose_async`](Self::propose_async). A command that will probably be
-    /// expensive waits for the client's turn. If the command must wait for the committer thread, `wake` determines when
-    /// this thread is woken.
+    /// expensive waits until the queue takes the next expensive commands of the client. If the command must wait for
+    /// the committer thread, `wake` determines when this thread is woken.
     pub fn propose_async_for(
         &self,
         client: Option<Arc<Client>>,

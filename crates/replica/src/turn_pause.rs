@@ -87,14 +87,14 @@ impl TurnPause {
         self.turns
     }
 
-    /// Begins a pause after a turn (batch of expensive commands) that begins now and will probably take `steps` steps.
-    /// Returns the number of the turn.
+    /// Begins a pause after a turn (batch of expensive commands) that begins now and will probably take `steps` steps
+    /// (units of work). Returns the number of the turn.
     pub(crate) fn begin_probable(&mut self, now: Duration, steps: u64) -> u64 {
         self.begin(now, time_of(steps), steps)
     }
 
-    /// Corrects the pause after turn number `turn`, once the number of steps that the turn has taken is known. Does
-    /// nothing if the address has had another turn since.
+    /// Corrects the pause after turn number `turn`, once the number of steps (units of work) that the turn has taken is
+    /// known. Does nothing if the address has had another turn since.
     pub(crate) fn correct(&mut self, turn: u64, steps: u64) {
         if turn == self.turns {
             self.set(time_of(steps), steps);

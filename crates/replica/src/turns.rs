@@ -1,5 +1,5 @@
-//! Lane of expensive proposals in the queue. They are taken in turns, so that no client has to wait for all commands of
-//! another one.
+//! Order in which the queue takes expensive proposals. They have a lane of their own, and are taken in turns (batches),
+//! so that no client has to wait for all commands of another one.
 //!
 //! Owns: the order in which these proposals are taken: one address after the other, and within each address one client
 //! after the other. So a client's commands wait for at most one command of each other address, and of each other client

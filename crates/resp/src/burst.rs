@@ -44,9 +44,10 @@ pub(crate) enum Slot {
     },
     /// Replies that are already encoded. They are the next bytes of [`Burst::held`]; contains their number of bytes.
     Held(u32),
-    /// Head of the reply to `EXEC`. This reply is an array, and its elements are the replies in the following slots.
+    /// Head of the reply to `EXEC`. This reply is an array, and its elements are the replies of the following elements
+    /// of [`Burst::slots`].
     Group {
-        /// Number of following slots that belong to the reply to `EXEC`.
+        /// Number of following elements of [`Burst::slots`] that belong to the reply to `EXEC`.
         len: u32,
         /// True if the client wants no reply to `EXEC`.
         muted: bool,

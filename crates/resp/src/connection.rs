@@ -75,8 +75,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Creates the task of a connection. `bulk` has the turns to send bulk output of the thread that serves the
-    /// connection. A newer connection can take the slot `place` until the client has authenticated and sent a command.
+    /// Creates the task of a connection. `bulk` distributes turns to send bulk output (deliveries and other long
+    /// output) among the connections of the thread. A newer connection can take the slot `place` until the client has
+    /// authenticated and sent a command.
     pub(crate) fn new(session: Session, io: Channel, place: Slot, bulk: &Arc<BulkTurns>) -> Self {
         let app = &session.resp.app;
         // The timer's interval is a quarter of the shortest timeout, so a timeout fires late by at most this quarter.
@@ -325,7 +326,8 @@ impl Connection {
     }
 
     /// Returns true if the server should close this connection: it is idle, few connections are free, and the client's
-    /// address holds more than its share. A subscriber, and a client that waits for a reply, are never idle.
+    /// address holds more connections than one address should. A subscriber, and a client that waits for a reply, are
+    /// never idle.
     fn is_dispensable(&self) -> bool {
         let session = &self.session;
         session.account.is_over_share(Resource::Connections)

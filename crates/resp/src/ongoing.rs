@@ -40,7 +40,7 @@ pub(crate) struct Replying {
     pub at: usize,
     /// Position in `held`, the encoded replies, of the bytes that are written next.
     pub held_at: usize,
-    /// Number of following slots that belong to the reply to an `EXEC`.
+    /// Number of following elements of the burst's list of replies (`slots`) that belong to the reply to an `EXEC`.
     pub queued: u32,
     /// Bytes of the written replies that do not count towards the memory limit yet.
     pub uncounted: usize,

@@ -43,7 +43,8 @@ pub struct App {
     pub config: Config,
     /// Bounds on requests, connections and bytes, and the amounts that each client holds.
     pub admission: Arc<Admission>,
-    /// Slots of connections that have not finished a handshake, authenticated, or sent a request.
+    /// Slots (places in a bounded table) of connections that have not finished a handshake, authenticated, or sent a
+    /// request.
     pub slots: Arc<ConnectionSlots>,
     /// Account for work that the server does for itself and not for a client, such as creating configured caches at its
     /// start. An account counts the resources that its owner holds.

@@ -184,7 +184,8 @@ mod tests {
             Self { admission: Admission::new(&Config::default()), created: Created::default(), existing }
         }
 
-        /// Creates an object for the client with this address. Returns false if the client exceeds its share.
+        /// Creates an object for the client with this address. Returns false if the client exceeds the part of the
+        /// limit that one address may use.
         fn create(&mut self, address: u8, number: usize) -> bool {
             let account = self.admission.account(AddressKey::of(Ipv4Addr::new(127, 0, 0, address).into()));
             let (bound, total) = ((&self.admission, Resource::Keyspaces), self.existing.borrow().len());

@@ -28,7 +28,7 @@ use crate::{
 
 impl App {
     /// Reserves one of the keyspaces that clients may create, and charges it to the client's address. Returns an error
-    /// if the address already holds its share.
+    /// if the address already holds the part of the limit that one address may use.
     pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Keyspaces));
         let exists = |name: &String| db.find_keyspace(name).map(|_| Instant::now());
@@ -79,8 +79,8 @@ impl App {
     }
 
     /// Creates a stream through `db` for the client of `account`, or returns the existing one. The returned flag is
-    /// true if the stream was created. Returns an error if the address already holds its share of streams, or if there
-    /// is no memory for a stream.
+    /// true if the stream was created. Returns an error if the address already holds as many streams as one address
+    /// may, or if there is no memory for a stream.
     pub async fn create_stream(
         &self,
         db: &AsyncDatabase,
@@ -102,7 +102,7 @@ impl App {
     }
 
     /// Reserves one of the streams that the limits permit, and memory for it. Charges both to the client's address.
-    /// Returns an error if the address already holds its share, or there is no memory.
+    /// Returns an error if the address already holds as many streams as one address may, or there is no memory.
     pub fn may_create_stream(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, STREAM_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Streams));
@@ -125,7 +125,7 @@ impl App {
     }
 
     /// Reserves one of the leases that the limits permit, and memory for it. Charges both to the client's address.
-    /// Returns an error if the address already holds its share, or there is no memory.
+    /// Returns an error if the address already holds as many leases as one address may, or there is no memory.
     pub fn may_grant_lease(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, LEASE_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Leases));
@@ -149,7 +149,7 @@ impl App {
     }
 
     /// Reserves one of the consumer groups that the limits permit, and memory for it. Charges both to the client's
-    /// address. Returns an error if the address already holds its share, or there is no memory.
+    /// address. Returns an error if the address already holds as many groups as one address may, or there is no memory.
     pub fn may_create_group(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, GROUP_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Groups));

@@ -85,8 +85,9 @@ impl App {
 }
 
 impl DeleteShare {
-    /// Runs a command with deletes, and then [settles](Self::settle) the units in `share` with its result. `revision`
-    /// returns the revision at which the command was applied; `None` if it has deleted nothing.
+    /// Runs a command with deletes, and then ends the reservation in `share` with the command's result
+    /// ([`settle`](Self::settle)). `revision` returns the revision at which the command was applied; `None` if it has
+    /// deleted nothing.
     pub async fn until<T>(
         share: Option<Self>,
         command: impl Future<Output = Result<T, WriteError>>,
@@ -110,8 +111,8 @@ impl DeleteShare {
         }
     }
 
-    /// Does the same as [`settle`](Self::settle), for a command that has deleted all keys of a keyspace. The revision
-    /// is looked up, because such a command does not return it.
+    /// Ends the reservation as [`settle`](Self::settle) does, for a command that has deleted all keys of a keyspace.
+    /// The revision is looked up, because such a command does not return it.
     pub fn settle_emptied(self) {
         self.keep(|db, keyspace| db.emptied_at(keyspace));
     }

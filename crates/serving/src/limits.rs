@@ -27,8 +27,8 @@ pub const TAIL_PAGE_ITEMS: u64 = 1024;
 /// Size in bytes of one delivery that the server pushes to a member of a consumer group. A delivery with a
 /// single larger record is larger.
 pub const PUSH_PAGE_BYTES: u64 = TAIL_PAGE_BYTES as u64;
-/// Maximum memory in bytes for the list of records that a push has delivered and its receiver has not yet acked or
-/// nacked.
+/// Maximum memory in bytes for the list of records that a push (a subscription to a group's records) has delivered and
+/// its receiver has not yet acked or nacked.
 pub(crate) const PUSH_LEDGER_BYTES: u64 = 16 * thalweg_types::limits::MAX_CREDIT_RECORDS as u64;
 /// Maximum number of records in the reply to a read without `limit`.
 pub const DEFAULT_RECORDS: u64 = 1000;

@@ -238,8 +238,8 @@ impl ObjectMemory {
         Ok(true)
     }
 
-    /// Returns true if a group may get records of `bytes`. That is so if the bytes fit below the reserve of the bound,
-    /// or if the group holds no more than is still free.
+    /// Returns true if a group may get records of `bytes`. That is so if the bytes fit without the reserve of the bound
+    /// (its part for the clients that hold least), or if the group holds no more than is still free.
     fn is_open_to_group(&self, group: GroupId, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;
@@ -250,8 +250,8 @@ impl ObjectMemory {
         held.saturating_add(bytes) <= self.bound().free()
     }
 
-    /// Returns true if the client's address may get `bytes` more. That is so if they fit below the reserve of the
-    /// bound, or if the address holds no more than is still free.
+    /// Returns true if the client's address may get `bytes` more. That is so if they fit without the reserve of the
+    /// bound (its part for the clients that hold least), or if the address holds no more than is still free.
     fn is_open_to_address(&self, account: &Account, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;

@@ -30,12 +30,15 @@ use crate::{
     fetching::{FetchError, Fetcher, HeldRecords},
 };
 
-/// Time after which a push tries again if there was no memory for more unsettled records.
+/// Time after which a push (a subscription to a group's records) tries again if there was no memory for more records
+/// without an ack or nack.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum time that a push still waits for a delivery that is being committed when another node has become the leader.
+/// Maximum time that a push (a subscription to a group's records) still waits for a delivery that is being committed
+/// when another node has become the leader.
 const LAST_DELIVERY: Duration = Duration::from_secs(1);
 
-/// Time at which a group delivers a receiver's unsettled records again after the receiver's push has ended.
+/// Time at which a group delivers the records that a receiver has neither acked nor nacked again, after the receiver's
+/// push (its subscription to the group's records) has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnRecords {
     /// The group redelivers the unsettled records immediately, unless the receiver continues on this or another member
@@ -45,7 +48,7 @@ pub enum ReturnRecords {
     AtDeadline,
 }
 
-/// Reason why a push has ended.
+/// Reason why a push (a subscription to a group's records) has ended.
 #[derive(Debug)]
 pub enum PushEnd {
     /// Another node leads the cluster. The receiver requests a new push, and keeps the records that it holds.
@@ -66,8 +69,8 @@ impl PushEnd {
     }
 }
 
-/// A push to one receiver. When it is dropped, the receiver's unsettled records return to the group if the receiver has
-/// chosen [`ReturnRecords::AtEnd`].
+/// A push: a subscription to a group's records for one receiver. When it is dropped, records without an ack or nack
+/// return to the group if the receiver has chosen [`ReturnRecords::AtEnd`].
 #[derive(Debug)]
 pub struct ServedPush {
     fetches: PushFetches,
@@ -76,10 +79,11 @@ pub struct ServedPush {
     member: Option<MemberWatch>,
 }
 
-/// Future of a fetch whose delivery a push will send next.
+/// Future of a fetch whose delivery a push (a subscription to a group's records) will send next.
 type Fetching = Pin<Box<dyn Future<Output = Result<(Delivery, HeldRecords), FetchError>> + Send>>;
 
-/// The deliveries of a push: the wait for records within the receiver's credit, and the fetch in progress.
+/// The deliveries of a push (a subscription to a group's records): the wait for records within the receiver's credit,
+/// and the fetch in progress.
 struct PushFetches {
     app: Arc<App>,
     account: Arc<Account>,
@@ -133,7 +137,7 @@ impl PushFetches {
     }
 }
 
-/// Detects the events after which a receiver of a push continues on another member of the cluster.
+/// Detects the events after which a receiver of pushed group records continues on another member of the cluster.
 #[derive(Debug)]
 struct MemberWatch {
     leader: LeaderWatch,

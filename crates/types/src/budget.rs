@@ -19,7 +19,7 @@ use std::{cell::Cell, ops::ControlFlow};
 
 use crate::steps::{COLD_READ, DISK_READ, SHORT_READ};
 
-/// Number of remaining steps on a thread without a budget. It is so large that it never runs out.
+/// Number of remaining steps (units of work) on a thread without a budget. It is so large that it never runs out.
 const UNLIMITED: u64 = u64::MAX;
 
 thread_local! {
@@ -34,7 +34,7 @@ thread_local! {
 enum DiskRule {
     /// A read that needs bytes from the disk waits for them.
     Wait,
-    /// A read that needs bytes from the disk waits for them, and each wait costs [`DISK_READ`] steps.
+    /// A read that needs bytes from the disk waits for them, and each wait costs [`DISK_READ`] steps (units of work).
     Charge,
     /// A read that needs bytes from the disk does not wait: it ends with the error [`BudgetSpent::Disk`].
     Refuse,
@@ -42,11 +42,11 @@ enum DiskRule {
     Refused,
 }
 
-/// Error of a read that has used all its steps, or that needs the disk but must not wait for it. The read has changed
-/// nothing and may be performed again.
+/// Error of a read that has used all its steps (units of work), or that needs the disk but must not wait for it. The
+/// read has changed nothing and may be performed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetSpent {
-    /// The read has used all steps of its budget.
+    /// The read has used all steps (units of work) of its budget.
     #[error("the read takes too long for the thread that began it")]
     Steps,
     /// The read needs bytes that are not in memory.
@@ -54,7 +54,8 @@ pub enum BudgetSpent {
     Disk,
 }
 
-/// Limit on one read: the number of steps that it may use, and the rule for bytes of files that are not in memory.
+/// Limit on one read: the number of steps (units of work) that it may use, and the rule for bytes of files that are not
+/// in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     steps: u64,

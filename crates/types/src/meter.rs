@@ -25,9 +25,9 @@ use crate::{
     limits::{MAX_COMMAND_SEARCH_STEPS, MAX_COMMAND_STEPS},
 };
 
-/// Counter of the steps that commands use, and the limits at which the current command's budget is spent. Only the
-/// thread that applies log entries uses it. The counts are atomic because views of uncommitted changes share the
-/// counter by reference.
+/// Counter of the steps (units of work) that commands use, and the limits at which the current command's budget is
+/// spent. Only the thread that applies log entries uses it. The counts are atomic because views of uncommitted changes
+/// share the counter by reference.
 #[derive(Debug)]
 pub struct Meter {
     used: AtomicU64,
@@ -45,27 +45,28 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Adds steps to the number of steps used so far.
+    /// Adds steps (units of work) to the number of steps used so far.
     #[inline]
     pub fn charge(&self, steps: u64) {
         // Only one thread writes, so no atomic addition is needed.
         self.used.store(self.used.load(Relaxed).saturating_add(steps), Relaxed);
     }
 
-    /// Counts steps as used for searching. These steps were charged already.
+    /// Counts steps (units of work) as used for searching. These steps were charged already.
     #[inline]
     pub fn note_searched(&self, steps: u64) {
         self.searched.store(self.searched.load(Relaxed).saturating_add(steps), Relaxed);
     }
 
-    /// Returns the number of steps charged so far, over all commands.
+    /// Returns the number of steps (units of work) charged so far, over all commands.
     #[inline]
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Returns true if the current command has used more steps than its budget, or more for searching than it may.
+    /// Returns true if the current command has used more steps (units of work) than its budget, or more for searching
+    /// than it may.
     #[inline]
     #[must_use]
     pub fn is_spent(&self) -> bool {
@@ -84,7 +85,7 @@ impl Meter {
         Outcome::TooExpensive { limit }
     }
 
-    /// Returns the number of steps that are left of the current command's budget.
+    /// Returns the number of steps (units of work) that are left of the current command's budget.
     #[inline]
     #[must_use]
     pub fn left(&self) -> u64 {
@@ -99,8 +100,8 @@ impl Meter {
         self.search_end.store(self.searched.load(Relaxed).saturating_add(MAX_COMMAND_SEARCH_STEPS), Relaxed);
     }
 
-    /// Gives the next read a budget of `steps` steps, apart from the budget of the current command. Returns the
-    /// command's count and budget, which [`end_read`](Self::end_read) restores.
+    /// Gives the next read a budget of `steps` steps (units of work), apart from the budget of the current command.
+    /// Returns the command's count and budget, which [`end_read`](Self::end_read) restores.
     #[inline]
     #[must_use]
     pub fn begin_read(&self, steps: u64) -> CommandBudget {
@@ -111,8 +112,8 @@ impl Meter {
         CommandBudget { used, end, searched, search_end }
     }
 
-    /// Ends a read: restores the count and the budget of the current command. Returns the number of steps that the read
-    /// has used.
+    /// Ends a read: restores the count and the budget of the current command. Returns the number of steps (units of
+    /// work) that the read has used.
     #[inline]
     pub fn end_read(&self, command: CommandBudget) -> u64 {
         let used = self.used.load(Relaxed) - command.used;
@@ -123,8 +124,8 @@ impl Meter {
         used
     }
 
-    /// Sets the number of used steps back to `used`, an earlier value of this number. The caller does this after work
-    /// for which the command was already charged in advance, so that the work is not charged twice.
+    /// Sets the number of used steps (units of work) back to `used`, an earlier value of this number. The caller does
+    /// this after work for which the command was already charged in advance, so that the work is not charged twice.
     #[inline]
     pub fn set_back(&self, used: u64) {
         self.used.store(used, Relaxed);

@@ -51,31 +51,34 @@ pub enum Holder {
 /// A run: consecutive records of a parcel that were delivered the same number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Offset of the first record of the run.
+    /// Offset of the first record of the run (consecutive records of a parcel).
     pub first: Offset,
-    /// Number of records in the run; at least 1, and exactly 1 for a record with a key.
+    /// Number of records in the run (consecutive records of a parcel); at least 1, and exactly 1 for a record with a
+    /// key.
     pub count: u32,
-    /// Number of times that each record of the run was delivered.
+    /// Number of times that each record of the run (consecutive records of a parcel) was delivered.
     pub deliveries: u32,
-    /// Hash of the key of the run's record; 0 for records without a key, and in groups without order per key.
+    /// Hash of the key of the run's only record; 0 for runs of records without a key, and in groups without order per
+    /// key.
     pub key: u64,
 }
 
 impl Run {
-    /// Returns the offset after the last record of the run.
+    /// Returns the offset after the last record of the run (consecutive records of a parcel).
     #[must_use]
     pub fn end(&self) -> Offset {
         self.first.plus(u64::from(self.count))
     }
 
-    /// Returns the part of the run that lies within `first..end`. At least one record must lie within it.
+    /// Returns the part of the run (consecutive records of a parcel) that lies within `first..end`. At least one record
+    /// must lie within it.
     fn within(&self, first: Offset, end: Offset) -> Self {
         let first = self.first.max(first);
         Self { first, count: (self.end().min(end).0 - first.0) as u32, ..*self }
     }
 }
 
-/// Returns the number of records in all runs together.
+/// Returns the number of records in all runs (ranges of consecutive records) together.
 pub fn count<'a>(runs: impl IntoIterator<Item = &'a Run>) -> u64 {
     runs.into_iter().map(|run| u64::from(run.count)).sum()
 }
@@ -100,7 +103,7 @@ pub fn join(runs: &mut Vec<Run>) {
 /// parcel without runs is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parcel {
-    /// State of the parcel's records, such as held by a member or dead.
+    /// State of the parcel's records, such as held by a member, or dead letters.
     pub holder: Holder,
     /// Time from which the records can be redelivered; [`NEVER`] for dead letters, and for records that wait behind
     /// another record of the same key.
@@ -219,8 +222,8 @@ impl Parcel {
         row
     }
 
-    /// Decodes the row of a parcel. Returns an error if its runs do not ascend, or if it has more records than a
-    /// consumer group may have.
+    /// Decodes the row of a parcel. Returns an error if its runs (ranges of records) do not ascend, or if it has more
+    /// records than a consumer group may have.
     pub fn decode(row: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(row, 0);
         let holder = reader.u8("holder")?;

@@ -22,7 +22,8 @@ pub const RUN_HEAD_BYTES: usize = 20;
 /// A run: consecutive records of one append, within a sparse batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
-    /// Offset of the run's first record, counted from the first offset that the sparse batch covers.
+    /// Offset of the first record of the run (consecutive records of one append), counted from the first offset that
+    /// the sparse batch covers.
     pub delta: u32,
     /// Number of records in this run (consecutive records of a sparse batch).
     pub count: u32,

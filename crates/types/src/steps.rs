@@ -13,31 +13,31 @@
 
 use crate::{limits::MAX_COMMAND_STEPS, parcel::RUN_BYTES};
 
-/// Price in steps of looking up a row by its key.
+/// Price in steps (units of work) of looking up a row by its key.
 pub const READ: u64 = 8;
-/// Price in steps of opening a scan, even if the scan finds no row.
+/// Price in steps (units of work) of opening a scan, even if the scan finds no row.
 pub const SCAN: u64 = 100;
-/// Price in steps of each row that a scan examines, including rows that are hidden from readers and rows that the same
-/// command has removed.
+/// Price in steps (units of work) of each row that a scan examines, including rows that are hidden from readers and
+/// rows that the same command has removed.
 pub const ROW: u64 = 2;
-/// Price in steps of writing or removing a row.
+/// Price in steps (units of work) of writing or removing a row.
 pub const WRITE: u64 = 4;
-/// Price in steps of starting an operation, a condition, or a Redis command.
+/// Price in steps (units of work) of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
-/// Price in steps for each attempt to deliver records that a command names in order to ack or nack these records. A
-/// command that only acks or nacks has no budget and is never rejected, but its steps are counted too.
+/// Price in steps (units of work) for each attempt to deliver records that a command names in order to ack or nack
+/// these records. A command that only acks or nacks has no budget and is never rejected, but its steps are counted too.
 pub const SETTLED_ATTEMPT: u64 = 6;
-/// Price in steps of each range of records that a command acks or nacks.
+/// Price in steps (units of work) of each range of records that a command acks or nacks.
 pub const SETTLED_RANGE: u64 = 3;
-/// Price in steps for each stored run (range of consecutive records) of an attempt (delivery) if a command acks or
-/// nacks some records of the attempt. The command writes the remaining runs again. The same price applies to each key
-/// hash that a fetch looks up.
+/// Price in steps (units of work) for each stored run (range of consecutive records) of an attempt (delivery) if a
+/// command acks or nacks some records of the attempt. The command writes the remaining runs again. The same price
+/// applies to each key hash that a fetch looks up.
 pub const SETTLED_RUN: u64 = 2;
-/// Price in steps of a record that a fetch delivers or turns into a dead letter. It covers the most expensive case: the
-/// record was delivered alone before, and its ack deadline has passed.
+/// Price in steps (units of work) of a record that a fetch delivers or turns into a dead letter. It covers the most
+/// expensive case: the record was delivered alone before, and its ack deadline has passed.
 pub const DELIVERED_RECORD: u64 = 4;
-/// Price in steps of returning the value of a key from a transaction, in addition to the prices of its lookup and its
-/// bytes.
+/// Price in steps (units of work) of returning the value of a key from a transaction, in addition to the prices of its
+/// lookup and its bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is
 /// abandoned and performed again by another thread (see [`budget`](crate::budget)). This limit can change without a new
@@ -62,11 +62,11 @@ const COMPARISONS: u64 = 32;
 /// Number of digits of a floating-point number above which the price does not rise any more. A longer number takes at
 /// most about twice the work of a number with this many digits.
 pub const MAX_FLOAT_DIGITS: usize = 5_200;
-/// Divisor for the price of parsing a floating-point number. The price in steps is the square of the number of digits,
-/// divided by this divisor.
+/// Divisor for the price of parsing a floating-point number. The price in steps (units of work) is the square of the
+/// number of digits, divided by this divisor.
 const FLOAT_PARSED: usize = 20_000;
-/// Divisor for the price of writing a floating-point number. The price in steps is the square of the number of digits,
-/// divided by this divisor.
+/// Divisor for the price of writing a floating-point number. The price in steps (units of work) is the square of the
+/// number of digits, divided by this divisor.
 const FLOAT_WRITTEN: usize = 5_000;
 /// Number of items for the price of one step. An item is an argument of a Redis command, or a value in its reply that
 /// was not read from the state.
@@ -75,44 +75,44 @@ const ITEMS: usize = 8;
 /// prefixes whose rows are not removed yet.
 const COPIED_CLEARS: usize = 2;
 
-/// Returns the price in steps of reading or comparing `bytes` bytes.
+/// Returns the price in steps (units of work) of reading or comparing `bytes` bytes.
 #[inline]
 #[must_use]
 pub const fn read_bytes(bytes: usize) -> u64 {
     (bytes / BYTES_READ) as u64
 }
 
-/// Returns the price in steps of computing `bytes` bytes and writing them as rows.
+/// Returns the price in steps (units of work) of computing `bytes` bytes and writing them as rows.
 #[inline]
 #[must_use]
 pub const fn written_bytes(bytes: usize) -> u64 {
     (bytes / BYTES_WRITTEN) as u64
 }
 
-/// Returns the price in steps of writing `runs` runs, which are ranges of consecutive records in the rows of a consumer
-/// group.
+/// Returns the price in steps (units of work) of writing `runs` runs, which are ranges of consecutive records in the
+/// rows of a consumer group.
 #[inline]
 #[must_use]
 pub const fn written_runs(runs: u64) -> u64 {
     runs * RUN_BYTES as u64 / BYTES_WRITTEN as u64
 }
 
-/// Returns the price in steps of `count` comparisons of a part of a pattern with a byte of a text.
+/// Returns the price in steps (units of work) of `count` comparisons of a part of a pattern with a byte of a text.
 #[inline]
 #[must_use]
 pub const fn comparisons(count: u64) -> u64 {
     count / COMPARISONS
 }
 
-/// Returns the price in steps of parsing a floating-point number with `digits` digits. The price grows with the square
-/// of the digits. An exponent counts as the digits for which it stands.
+/// Returns the price in steps (units of work) of parsing a floating-point number with `digits` digits. The price grows
+/// with the square of the digits. An exponent counts as the digits for which it stands.
 #[inline]
 #[must_use]
 pub const fn parsed_float(digits: usize) -> u64 {
     squared(digits) / FLOAT_PARSED as u64
 }
 
-/// Returns the price in steps of writing a floating-point number with `digits` digits.
+/// Returns the price in steps (units of work) of writing a floating-point number with `digits` digits.
 #[inline]
 #[must_use]
 pub const fn written_float(digits: usize) -> u64 {
@@ -124,16 +124,16 @@ const fn squared(digits: usize) -> u64 {
     (digits * digits) as u64
 }
 
-/// Returns the price in steps of a change of the list of deleted prefixes whose rows are not removed yet. A change
-/// copies the list, which counts `entries` [units](crate::limits::clear_units).
+/// Returns the price in steps (units of work) of a change of the list of deleted prefixes whose rows are not removed
+/// yet. A change copies the list, which counts `entries` [units](crate::limits::clear_units).
 #[inline]
 #[must_use]
 pub const fn copied_clears(entries: usize) -> u64 {
     (entries / COPIED_CLEARS) as u64
 }
 
-/// Returns the price in steps of processing `count` arguments, or of producing `count` reply values that were not read
-/// from the state.
+/// Returns the price in steps (units of work) of processing `count` arguments, or of producing `count` reply values
+/// that were not read from the state.
 #[inline]
 #[must_use]
 pub const fn items(count: usize) -> u64 {

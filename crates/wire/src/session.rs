@@ -1,5 +1,5 @@
-//! The client's state of a channel (a TCP connection or a QUIC stream): it matches replies to requests, and pushes to
-//! subscriptions.
+//! The client's state of a channel (a TCP connection or a QUIC stream): it matches replies to requests, and pushed
+//! frames to subscriptions.
 //!
 //! Owns: the ids, the table of requests and subscriptions in progress, and the receivers' credit. Does not own: the
 //! handling of replies, retries, or sockets. The caller handles a reply by means of its own `T`, such as a waker or the

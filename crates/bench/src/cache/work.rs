@@ -28,7 +28,7 @@ pub(super) enum Operation {
 /// Index of the first key that is never put. Reads that must find nothing use keys from this index on.
 const MISSING: u64 = 5_000_000_000;
 
-/// Puts or gets of keys chosen at random, for one channel of the native protocol.
+/// Puts or gets of keys chosen at random, for one channel (a TCP connection or a QUIC stream) of the native protocol.
 #[derive(Debug)]
 pub(super) struct CacheWork {
     cache: u32,
@@ -37,14 +37,15 @@ pub(super) struct CacheWork {
     values: Arc<Values>,
     rng: Generator,
     /// Index of the key of each outstanding request. The position in the vector is the request's slot: its number among
-    /// the requests that the channel can have in progress.
+    /// the requests that the channel (a TCP connection or a QUIC stream) can have in progress.
     asked: Vec<u64>,
-    /// Keys that the channel must still put, each once, to fill the cache; `None` if keys are chosen at random.
+    /// Keys that the channel (a TCP connection or a QUIC stream) must still put, each once, to fill the cache; `None`
+    /// if keys are chosen at random.
     each: Option<std::ops::Range<u64>>,
 }
 
 impl CacheWork {
-    /// Creates the requests of one channel to a cache that is already open.
+    /// Creates the requests of one channel (a TCP connection or a QUIC stream) to a cache that is already open.
     pub(super) fn new(
         cache: u32,
         operation: Operation,
@@ -57,7 +58,7 @@ impl CacheWork {
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
-    /// Makes the channel put each of these keys once, instead of using random keys.
+    /// Makes the channel (a TCP connection or a QUIC stream) put each of these keys once, instead of using random keys.
     pub(super) fn each(self, keys: std::ops::Range<u64>) -> Self {
         Self { each: Some(keys), ..self }
     }

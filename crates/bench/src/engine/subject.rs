@@ -86,7 +86,8 @@ pub trait KvSubject: Send + Sync {
     fn flush(&self) -> Result<(), BenchError>;
     /// Waits until the store's background flushes and compactions have ended.
     fn settle(&self) -> Result<(), BenchError>;
-    /// Compacts the store, if it compacts on request. Other stores only wait, as [`settle`](Self::settle) does.
+    /// Compacts the store, if it compacts on request. For other stores, only waits until background flushes and
+    /// compactions have ended, as [`settle`](Self::settle) does.
     fn compact(&self) -> Result<(), BenchError> {
         self.settle()
     }

@@ -67,7 +67,8 @@ pub(super) struct PublishChannel {
 }
 
 impl PublishChannel {
-    /// Creates the publishers of one channel. `numbers` yields the number of each publisher in the run.
+    /// Creates the publishers of one channel (a TCP connection or a QUIC stream). `numbers` yields the number of each
+    /// publisher in the run.
     pub(super) fn new(
         line: &ReadyChannel,
         numbers: impl Iterator<Item = usize>,
@@ -109,8 +110,9 @@ impl PublishChannel {
         }
     }
 
-    /// Publishes until the time is up, and reports the number of published messages. Then keeps the channel open until
-    /// all subscribers have finished, because closing a connection may discard bytes in transit.
+    /// Publishes until the time is up, and reports the number of published messages. Then keeps the channel (a TCP
+    /// connection or a QUIC stream) open until all subscribers have finished, because closing a connection may discard
+    /// bytes in transit.
     pub(super) async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.register_task().await;

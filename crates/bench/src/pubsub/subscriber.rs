@@ -26,7 +26,8 @@ use crate::{
     },
 };
 
-/// A subscription of a channel. Its id on the channel is its position in the channel's list, from 1.
+/// A subscription of a channel (a TCP connection or a QUIC stream). Its id on the channel is its position in the
+/// channel's list, from 1.
 #[derive(Debug)]
 struct Subscription {
     /// Number of the subscription's queue group. Without queue groups, the number of the subscription.
@@ -57,7 +58,8 @@ struct Inbox {
 }
 
 impl SubscribeChannel {
-    /// Subscribes on a channel, and waits until the server has accepted the subscriptions.
+    /// Subscribes on a channel (a TCP connection or a QUIC stream), and waits until the server has accepted the
+    /// subscriptions.
     pub(super) async fn open(
         mut line: ReadyChannel,
         groups: Vec<usize>,
@@ -114,7 +116,7 @@ impl SubscribeChannel {
     }
 
     /// Reports the subscriptions that have received all their messages since the last call. Returns true if all
-    /// subscriptions of this channel have.
+    /// subscriptions of this channel (a TCP connection or a QUIC stream) have.
     fn settle(&mut self) -> bool {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {
@@ -177,7 +179,7 @@ impl Session for SubscribeChannel {
     }
 }
 
-/// A channel whose subscriptions are accepted, before the load begins.
+/// A channel (a TCP connection or a QUIC stream) whose subscriptions are accepted, before the load begins.
 #[derive(Debug)]
 pub(super) struct IdleSubscriber {
     line: ReadyChannel,
@@ -186,7 +188,7 @@ pub(super) struct IdleSubscriber {
 }
 
 impl IdleSubscriber {
-    /// Returns the channel, and the session that handles its subscriptions.
+    /// Returns the channel (a TCP connection or a QUIC stream), and the session that handles its subscriptions.
     pub(super) fn start(self, shared: Rc<Shared>) -> (ReadyChannel, SubscribeChannel) {
         (self.line, SubscribeChannel { subscriptions: self.subscriptions, shared, inbox: self.inbox })
     }

@@ -53,8 +53,8 @@ pub(crate) enum Due<T> {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// Number of the next node in a linked list. A list contains the timers of one slot, or all nodes that are not in
-    /// use.
+    /// Number of the next node in a linked list. A list contains the timers of one slot (a span of time), or all nodes
+    /// that are not in use.
     next: u32,
     previous: u32,
     slot: u16,
@@ -68,8 +68,8 @@ pub(crate) struct Wheel<T> {
     current: u64,
     occupied: [u64; LEVELS],
     heads: Box<[u32; LEVELS * SLOTS]>,
-    /// Slot above level 0 whose timers are moving to lower levels, because time has reached it; `None` if there is
-    /// none. The slot begins at the current tick.
+    /// Slot (span of time) above level 0 whose timers are moving to lower levels, because time has reached it; `None`
+    /// if there is none. The slot begins at the current tick.
     moving: Option<usize>,
 }
 
@@ -111,8 +111,8 @@ impl<T> Wheel<T> {
         self.release(timer.0)
     }
 
-    /// Removes a timer with a passed deadline, and returns its item. Moves at most `moves` timers between slots, and
-    /// subtracts the moved ones from `moves`. `now` must not decrease between calls.
+    /// Removes a timer with a passed deadline, and returns its item. Moves at most `moves` timers between slots (spans
+    /// of time), and subtracts the moved ones from `moves`. `now` must not decrease between calls.
     pub(crate) fn pop_due(&mut self, now: Moment, moves: &mut usize) -> Due<T> {
         let target = now.nanos() >> TICK_BITS;
         loop {
@@ -157,8 +157,8 @@ impl<T> Wheel<T> {
         Some(Moment::from_nanos(start.saturating_mul(1 << TICK_BITS)))
     }
 
-    /// Finds the slot whose timers are due first. Returns its level, its number and its first tick. All slots of a
-    /// lower level are due before those of a higher level.
+    /// Finds the slot (span of time) whose timers are due first. Returns its level, its number and its first tick. All
+    /// slots of a lower level are due before those of a higher level.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|occupied| *occupied != 0)?;
         let digit = u64::from(self.occupied[level].trailing_zeros());

@@ -57,7 +57,7 @@ impl Budget {
     }
 }
 
-/// Result of taking items from a link. It tells if the link has more items than the budget permitted.
+/// Result of taking items from a link. It tells if the link has more items than the caller's limits permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "after `More` there is no notification: take again"]
 pub enum TakeResult {

@@ -149,7 +149,7 @@ impl Subscription {
         }
     }
 
-    /// Takes the next batch from the queue, and charges it to the subscription's credit. `None` if the queue
+    /// Takes the next batch from the queue, and subtracts its size from the subscription's credit. `None` if the queue
     /// is empty.
     pub(crate) fn take(&mut self) -> Option<TakenBatch> {
         let Queued { gap, batch, .. } = self.queue.pop_front()?;

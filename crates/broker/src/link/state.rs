@@ -147,7 +147,7 @@ impl LinkState {
         self.slots[slot as usize].subscription.as_ref().expect("ids lead to taken slots").id
     }
 
-    /// Returns the id of the subscription in a slot. The subscription must exist.
+    /// Returns the id of the subscription in a slot of the link's table. The subscription must exist.
     pub(crate) fn id_at(&self, place: SlotId) -> SubscriptionId {
         self.id_in(place.slot)
     }
@@ -156,7 +156,8 @@ impl LinkState {
         at(&mut self.slots, place)
     }
 
-    /// Adds a subscription with an unused id. `make` creates the subscription from the tag of its slot.
+    /// Adds a subscription with an unused id. `make` creates the subscription from the tag of its slot in the link's
+    /// table. A tag distinguishes successive subscriptions in one slot.
     pub(crate) fn insert(
         &mut self,
         id: SubscriptionId,
@@ -380,7 +381,7 @@ impl LinkState {
         something && !std::mem::replace(&mut self.is_notified, true)
     }
 
-    /// Moves items that may be sent from the queues to `out`, within the budget.
+    /// Moves items that may be sent from the queues to `out`, within the limits in `budget`.
     pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> TakeResult {
         if let LinkStatus::Doomed { subscription, messages } = self.status {
             self.status = LinkStatus::Closed;

@@ -31,7 +31,7 @@ pub(crate) struct SessionParameters {
     pub max_send_bytes: usize,
     /// Number of the server's run (from start to stop). Ids of caches are valid for one run only.
     pub run: u64,
-    /// Maximum number of requests in progress on the channel.
+    /// Maximum number of requests in progress on the channel (a TCP connection or a QUIC stream).
     pub max_requests: u32,
     pub max_subscriptions: u32,
 }
@@ -94,7 +94,7 @@ pub(super) struct State {
     pub(super) staged: Staged,
     /// Number of bytes in the queue of the socket (the outbox) at the end of the last write.
     pub(super) writing_bytes: usize,
-    /// Waker of the channel's task. The field `woken` is true if another turn of this task is already due.
+    /// Waker of the channel's task. The field `woken` is true if another poll of this task is already due.
     pub(super) task: Option<Waker>,
     pub(super) woken: bool,
     /// True if a caller waits until the link has fewer unsent bytes, so that it can stage its frame.
@@ -103,7 +103,8 @@ pub(super) struct State {
     /// wakes one waiting caller.
     pub(super) waits_for_request: bool,
     pub(super) closing: bool,
-    /// True once the client has moved to another node. The channel then sends a goodbye and ends.
+    /// True once the client has moved to another node. The channel (a TCP connection or a QUIC stream) then sends a
+    /// goodbye and ends.
     pub(super) leaving: bool,
     pub(super) pings: Vec<(u64, oneshot::Sender<()>)>,
     pub(super) next_token: u64,

@@ -109,7 +109,7 @@ impl Link {
     }
 
     /// Closes the link. Callers can stage no more frames. The channel's task writes the staged frames, and then the
-    /// channel ends.
+    /// channel (a TCP connection or a QUIC stream) ends.
     pub(crate) fn close(&self) {
         let task = {
             let mut state = self.lock();

@@ -45,8 +45,8 @@ impl Link {
         }
     }
 
-    /// Begins a turn of the channel's task. A wake-up after this call causes another turn. Returns true if the channel
-    /// must be closed.
+    /// Begins a turn (one poll) of the channel's task. A wake-up after this call causes another turn. Returns true if
+    /// the channel must be closed.
     pub(crate) fn begin_turn(&self, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
         match &mut state.task {

@@ -55,7 +55,7 @@ impl UnreadDelivery {
         self.request.max_bytes
     }
 
-    /// Returns the attempt by which the records are settled; `None` if no records were delivered.
+    /// Returns the number of the delivery attempt, for acks and nacks; `None` if no records were delivered.
     #[must_use]
     pub fn attempt(&self) -> Option<Attempt> {
         (!self.fetched.deliveries.is_empty()).then_some(self.fetched.attempt)
@@ -170,7 +170,7 @@ impl AsyncDatabase {
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Sets the ack deadlines of attempts to the time `by` from now.
+    /// Sets the ack deadlines of delivery attempts to the time `by` from now.
     pub fn extend_group(
         &self,
         group: &Group,
@@ -183,8 +183,8 @@ impl AsyncDatabase {
         async move { extended(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Moves the group's cursor. The future resolves to the new cursor. A position given as a time is looked up on the
-    /// calling thread, which may read the log.
+    /// Moves the group's cursor (the next offset to deliver). The future resolves to the new cursor. A position given
+    /// as a time is looked up on the calling thread, which may read the log.
     pub fn seek_group(
         &self,
         group: &Group,

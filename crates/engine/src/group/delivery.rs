@@ -1,7 +1,7 @@
-//! Result of a fetch from a consumer group: records, and the attempt by which they are settled.
+//! Result of a fetch from a consumer group: records, and the number that their acks and nacks name.
 //!
 //! Owns: `Delivery` with its messages, and the reading of delivered records within a byte limit. Does not own: the
-//! choice of the records (the state machine), or the settlement of records that were missing or did not fit (`fetch`).
+//! choice of the records (the state machine), or the acks and nacks of missing or too large records (`fetch`).
 
 use std::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ use crate::{
 /// [`attempt`](Self::attempt).
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
-    /// Number of the delivery attempt, by which the consumer settles the records. Meaningless if there are no records.
+    /// Number of the delivery attempt, which acks and nacks of the records name. Meaningless if there are no records.
     pub attempt: Attempt,
     /// Ack deadline of the delivery attempt, by the database's own clock (space time).
     pub deadline: SpaceTime,

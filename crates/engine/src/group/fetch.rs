@@ -2,7 +2,7 @@
 //! delivered records.
 //!
 //! Owns: `FetchRequest`, the facts about the stream that a fetch command contains, the wait of a blocked thread, and
-//! the settlement of records that are gone or exceed the byte limit. Does not own: waiting as a future
+//! the acks of records that are gone and nacks of records beyond the byte limit. Does not own: waiting as a future
 //! (`asynchronous`), or the decoding of delivered records (`delivery`).
 //!
 //! A fetch is a command: when its entry is applied, the state machine decides which records are delivered. The engine

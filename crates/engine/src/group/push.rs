@@ -64,7 +64,7 @@ pub struct PushRequest {
 /// Future of a fetch in progress.
 type Fetching = Pin<Box<dyn Future<Output = Result<Delivery, GroupError>> + Send>>;
 
-/// Pushed deliveries of a consumer group's records to one receiver. See the module's documentation.
+/// A push: a subscription that delivers a consumer group's records to one receiver. See the module's documentation.
 pub struct Push {
     db: AsyncDatabase,
     group: Group,
@@ -78,7 +78,7 @@ pub struct Push {
     fetching: Option<Fetching>,
 }
 
-/// Reason why a push does not deliver records now.
+/// Reason why a push (a subscription to a group's records) delivers none now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushWait {
     /// The consumer group has no records to deliver.
@@ -174,8 +174,8 @@ impl Push {
         }
     }
 
-    /// Counts the records of a delivery against the receiver's credit until they are settled. The delivery must have
-    /// records.
+    /// Counts the records of a delivery against the receiver's credit until they are acked or nacked. The delivery must
+    /// have records.
     ///
     /// # Errors
     /// The records do not decode.
@@ -293,7 +293,7 @@ impl std::fmt::Debug for Push {
 #[derive(Debug)]
 struct Ledger {
     credit: Credit,
-    /// Offsets and sizes in bytes of the unsettled records of each delivery attempt; no list is empty.
+    /// Offsets and sizes in bytes of each delivery attempt's records without ack or nack; no list is empty.
     held: Vec<(Attempt, Vec<(Offset, u64)>)>,
     /// Number of records in all lists of `held`, which are those that the receiver holds unsettled.
     records: u64,
@@ -337,8 +337,8 @@ impl Ledger {
         self.held.push((attempt, sizes));
     }
 
-    /// Updates the account to the records that the receiver still holds, and so frees the credit of the others. `still`
-    /// lists these records for each attempt of `held`, in the same order.
+    /// Updates the account of unsettled records to those that the receiver still holds, and so frees the credit of the
+    /// others. `still` lists these records for each attempt of `held`, in the same order.
     fn settle(&mut self, still: &[HeldAttempt]) {
         for ((attempt, sizes), still) in self.held.iter_mut().zip(still) {
             debug_assert_eq!(*attempt, still.attempt);

@@ -73,7 +73,8 @@ struct PushStream {
     follower: Follower,
     push: ServedPush,
     format: Format,
-    /// Number of records that the push may still send before it reaches its `limit`.
+    /// Number of records that this push (a subscription to a group's records) may still send before it reaches its
+    /// `limit`.
     left: u64,
 }
 

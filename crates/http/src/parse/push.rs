@@ -17,7 +17,7 @@ query! {
         credit_records: Option<u32> = positive_u32,
         /// Bytes of records that the member may hold without an ack or nack; 4 MiB if missing, 64 MiB at most.
         credit_bytes: Option<u64> = positive,
-        /// Number of records after which the push ends.
+        /// Number of records after which the server ends the subscription.
         limit: Option<u64> = number,
         /// True to nack the records that the member still holds, immediately when the connection ends.
         release: bool = parse_bool,

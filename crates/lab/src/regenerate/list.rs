@@ -6,13 +6,13 @@
 /// A benchmark run, and the section of docs/performance.md or docs/tuning.md that shows its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
-    /// Name of the run, in lists and in the names of its files.
+    /// Name of the benchmark run, in lists and in the names of its files.
     pub name: &'static str,
-    /// Title of the section of docs/performance.md or docs/tuning.md that shows the run's figures.
+    /// Title of the section of docs/performance.md or docs/tuning.md that shows the benchmark run's figures.
     pub section: &'static str,
-    /// Command of the run, as the page shows it.
+    /// Command of the benchmark run, as the page shows it.
     pub command: Command,
-    /// Further arguments that make the run short. The figures then show only that the run works.
+    /// Further arguments that make the benchmark run short. The figures then show only that the run works.
     pub quick: &'static str,
 }
 

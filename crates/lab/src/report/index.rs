@@ -7,19 +7,19 @@ use super::escape::escaped;
 /// One benchmark run, as the page with links to reports lists it.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Heading under which the page lists the run. Entries of one section must be adjacent.
+    /// Heading under which the page lists the benchmark run. Entries of one section must be adjacent.
     pub section: String,
-    /// Name of the run in the list.
+    /// Name of the benchmark run in the list.
     pub name: String,
-    /// Command that repeats the run.
+    /// Command that repeats the benchmark run.
     pub command: String,
-    /// Outcome of the run in a few words, such as "all checks met".
+    /// Outcome of the benchmark run in a few words, such as "all checks met".
     pub outcome: String,
     /// True if the outcome is good. It determines the colour of the outcome.
     pub is_good: bool,
-    /// Main result of the run in one sentence.
+    /// Main result of the benchmark run in one sentence.
     pub said: String,
-    /// Names of the run's files. They are in the directory of the page.
+    /// Names of the benchmark run's files. They are in the directory of the page.
     pub links: Vec<String>,
 }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::samples::{Role, Samples};
 
-/// Maximum number of runs that one plot shows. If there are more, it shows the first ones.
+/// Maximum number of benchmark runs that one plot shows. If there are more, it shows the first ones.
 const MAX_RUNS: usize = 8;
 /// Maximum number of scenarios in a report with plots of several figures for each scenario. With more scenarios, each
 /// gets only one plot: of the figure that decides comparisons of the scenario.

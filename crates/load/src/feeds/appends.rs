@@ -36,7 +36,7 @@ pub enum Positions {
     Ids,
 }
 
-/// Ledger of the appends that all load threads of a run sent to one new stream.
+/// Ledger of the appends that all load threads of a benchmark run sent to one new stream.
 #[derive(Debug)]
 pub struct AppendLedger {
     batch: u64,

@@ -94,7 +94,7 @@ impl SubscriberLedger {
         Self { batch, seen, last: None, last_of, received: 0, dropped: 0, faults, order: 0 }
     }
 
-    /// Registers a received message. `None` means that the run has not sent this content.
+    /// Registers a received message. `None` means that the benchmark run has not sent this content.
     pub fn take(&mut self, message: Option<u64>) {
         let Some(message) = self.receive(message) else { return };
         let follows = message % self.batch == 0 || self.last.is_some_and(|last| last + 1 == message);

@@ -4,16 +4,16 @@ use std::fmt;
 
 use crate::Merge;
 
-/// Kind of a fault of a record or message that a run got back.
+/// Kind of a fault of a record or message that a benchmark run got back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedFault {
     /// An acknowledged record is not where it was acknowledged.
     Lost,
-    /// A record arrived twice, or the stream has more records than the run has sent.
+    /// A record arrived twice, or the stream has more records than the benchmark run has sent.
     Duplicated,
     /// A record arrived out of order.
     Reordered,
-    /// The run has not sent this content.
+    /// The benchmark run has not sent this content.
     Wrong,
 }
 
@@ -26,7 +26,7 @@ pub struct FeedFaults {
     pub duplicated: u64,
     /// Number of records and messages that arrived out of order.
     pub reordered: u64,
-    /// Number of records and messages with content that the run has not sent.
+    /// Number of records and messages with content that the benchmark run has not sent.
     pub wrong: u64,
 }
 

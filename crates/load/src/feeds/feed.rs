@@ -311,7 +311,7 @@ impl Feed {
         Some(number)
     }
 
-    /// Returns the number of a message that a subscriber received; `None` if the run has not published it.
+    /// Returns the number of a message that a subscriber received; `None` if the benchmark run has not published it.
     pub fn message(&self, payload: &[u8]) -> Option<u64> {
         let messages = u64::from(self.sizes.messages);
         let bound = self.publishes.load(Ordering::Acquire) * messages;

@@ -74,12 +74,12 @@ impl HttpFeed {
         Err(fail(format!("creating {path}: status {status}: {body}")))
     }
 
-    /// Returns the path of the run's stream on the server.
+    /// Returns the path of the benchmark run's stream on the server.
     fn stream(&self) -> String {
         format!("/v1/streams/{}", self.name)
     }
 
-    /// Returns the path of the run's consumer group on the server.
+    /// Returns the path of the benchmark run's consumer group on the server.
     fn group(&self) -> String {
         format!("/v1/streams/{0}/groups/{0}", self.name)
     }

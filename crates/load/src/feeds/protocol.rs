@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{BenchError, Connection, pairs::Answer};
 
-/// Protocol of operations on one stream, one group and one subject. They exist only for the run.
+/// Protocol of operations on one stream, one group and one subject. They exist only for the benchmark run.
 pub trait FeedProtocol: fmt::Debug + Send + Sync {
     /// Returns the kind of position that the server gives to each record of the stream: offset or id.
     fn positions(&self) -> Positions {
@@ -47,12 +47,12 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
     fn remove(&self);
 }
 
-/// States which of the two, a stream and a consumer group, must be created on the server before a run.
+/// States which of the two, a stream and a consumer group, must be created on the server before a benchmark run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedParts {
-    /// True if the run uses the stream.
+    /// True if the benchmark run uses the stream.
     pub stream: bool,
-    /// True if the run uses the group, and therefore also the stream.
+    /// True if the benchmark run uses the group, and therefore also the stream.
     pub group: bool,
 }
 
@@ -150,7 +150,8 @@ pub trait Subscription: Send {
 pub enum Arrived<'a> {
     /// The server has accepted the subscription.
     Accepted,
-    /// A message with its content; `None` if the content does not look like that of a message that the run published.
+    /// A message with its content; `None` if the content does not look like that of a message that the benchmark run
+    /// published.
     Message(Option<&'a [u8]>),
     /// The server dropped this number of messages at this point.
     Gap(u64),

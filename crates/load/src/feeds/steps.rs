@@ -96,7 +96,7 @@ pub struct FeedProblem {
     pub text: String,
 }
 
-/// Path on which a record or message came back to the run.
+/// Path on which a record or message came back to the benchmark run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The record came in the reply to a read of the stream.
@@ -105,6 +105,6 @@ pub enum Arrival {
     Fetch,
     /// The message came over a subscription.
     Message,
-    /// The record came in the pass over the whole stream after the runs.
+    /// The record came in the pass over the whole stream after the benchmark runs.
     Whole,
 }

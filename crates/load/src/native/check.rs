@@ -22,9 +22,9 @@ use std::fmt;
 pub struct Run {
     /// Number of the publisher, from 0.
     pub publisher: u32,
-    /// Number of the first message of the run.
+    /// Number of the first message of the run (messages of one publisher with consecutive numbers).
     pub first: u64,
-    /// Number of messages in the run.
+    /// Number of messages in the run (messages of one publisher with consecutive numbers).
     pub count: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Removes all runs, but keeps the allocated memory.
+    /// Removes all runs (messages of one publisher with consecutive numbers), but keeps the allocated memory.
     #[inline]
     pub fn clear(&mut self) {
         self.runs.clear();

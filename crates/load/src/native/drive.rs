@@ -29,31 +29,35 @@ use crate::Clock;
 pub enum SessionWait {
     /// The session is over.
     Done,
-    /// The session waits until frames arrive, or until the channel accepts bytes again.
+    /// The session waits until frames arrive, or until the channel (a TCP connection or a QUIC stream) accepts bytes
+    /// again.
     Channel,
-    /// The session waits for the channel, or until this time of the run's clock in nanoseconds, whichever comes first.
+    /// The session waits for the channel (a TCP connection or a QUIC stream), or until this time of the run's clock in
+    /// nanoseconds, whichever comes first.
     Due(u64),
     /// The session can continue at once, but first gives the other tasks of its thread time to run.
     Yield,
 }
 
-/// One side of the conversation on a channel: composes outgoing frames and handles received ones.
+/// One side of the conversation on a channel (a TCP connection or a QUIC stream): composes outgoing frames and handles
+/// received ones.
 pub trait Session {
     /// Maximum number of reads, each of 64 KiB or more, that the session makes before other tasks of its thread can
     /// run.
     const READS_PER_TURN: usize = usize::MAX;
 
-    /// Encodes all frames that are due now, and appends them to the channel's outgoing bytes.
+    /// Encodes all frames that are due now, and appends them to the outgoing bytes of `line`.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError>;
 
-    /// Handles all complete frames that have arrived. The last read from the channel brought `bytes` bytes.
+    /// Handles all complete frames that have arrived. The last read from the channel (a TCP connection or a QUIC
+    /// stream) brought `bytes` bytes.
     fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError>;
 
     /// Returns the event to wait for. `is_blocked` is true if the peer accepts no more bytes for now.
     fn next(&mut self, is_blocked: bool) -> SessionWait;
 }
 
-/// Runs a session on a channel until the session is over.
+/// Runs a session on a channel (a TCP connection or a QUIC stream) until the session is over.
 pub async fn drive(line: &mut ReadyChannel, clock: &Clock, session: &mut impl Session) -> Result<(), ChannelError> {
     let mut alarm = None;
     std::future::poll_fn(|cx| poll(cx, line, clock, session, &mut alarm)).await
@@ -95,13 +99,13 @@ fn poll<S: Session>(
     std::pin::pin!(tokio::task::yield_now()).poll(cx).map(Ok)
 }
 
-/// Timer that wakes its task at a given time of the run's clock.
+/// Timer that wakes its task at a given time of the benchmark run's clock.
 #[derive(Debug)]
 struct Timer {
     /// File descriptor of a Linux timer. Like a pipe, it becomes readable, at the set time. (`AsyncFd` accepts
     /// descriptors only in unsafe code.)
     timer: Receiver,
-    /// Time for which the timer is set, in nanoseconds of the run's clock; `None` if it is not set.
+    /// Time for which the timer is set, in nanoseconds of the benchmark run's clock; `None` if it is not set.
     set: Option<u64>,
 }
 

@@ -80,8 +80,8 @@ impl NativeEndpoint {
         Ok(lines)
     }
 
-    /// Sends one request during setup, on a channel of its own. `read` returns the result from the expected reply, and
-    /// `None` for any other reply.
+    /// Sends one request during setup, on a channel (a TCP connection or a QUIC stream) of its own. `read` returns the
+    /// result from the expected reply, and `None` for any other reply.
     pub fn ask<'a, F: Frame<'a>, T>(
         &self,
         doing: &'static str,
@@ -94,7 +94,7 @@ impl NativeEndpoint {
         })
     }
 
-    /// Opens one channel, for a request during setup.
+    /// Opens one channel (a TCP connection or a QUIC stream), for a request during setup.
     pub async fn line(&self) -> Result<ReadyChannel, BenchError> {
         ReadyChannel::dial(&Dialer::new(), &self.endpoint).await
     }

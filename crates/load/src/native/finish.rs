@@ -14,7 +14,7 @@ use std::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// Shared state by which the threads of a run detect its end.
+/// Shared state by which the threads of a benchmark run detect its end.
 #[derive(Debug)]
 pub struct Finish {
     sent: Vec<AtomicU64>,
@@ -51,7 +51,8 @@ impl Finish {
         .await;
     }
 
-    /// Registers a waker. It is called when the total number of sent messages becomes known and when the run ends.
+    /// Registers a waker. It is called when the total number of sent messages becomes known and when the benchmark run
+    /// ends.
     pub fn register(&self, waker: &Waker) {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }
@@ -97,19 +98,19 @@ impl Finish {
         }
     }
 
-    /// Returns true if all receivers have finished, or the run was aborted.
+    /// Returns true if all receivers have finished, or the benchmark run was aborted.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.is_given_up() || self.receiving.load(Ordering::Acquire) == 0
     }
 
-    /// Aborts the run for all threads.
+    /// Aborts the benchmark run for all threads.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Returns true if the run was aborted.
+    /// Returns true if the benchmark run was aborted.
     #[inline]
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)

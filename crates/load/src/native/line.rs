@@ -22,7 +22,7 @@ use crate::BenchError;
 /// Longest wait for the server's welcome, and for the reply to a request during setup.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Error after which a channel is unusable.
+/// Error after which a channel (a TCP connection or a QUIC stream) is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The connection failed.
@@ -58,17 +58,18 @@ impl From<DecodeError> for ChannelError {
     }
 }
 
-/// A channel whose handshake is complete. It is ready for requests.
+/// A channel (a TCP connection or a QUIC stream) whose handshake is complete. It is ready for requests.
 #[derive(Debug)]
 pub struct ReadyChannel {
     channel: Channel,
-    /// The connection of this channel. Other channels may share it. It stays open until the last of these channels is
-    /// dropped.
+    /// The connection of this channel (a TCP connection or a QUIC stream). Other channels may share it. It stays open
+    /// until the last of these channels is dropped.
     connection: Rc<Connection>,
     decoder: Decoder,
-    /// Outgoing bytes that wait to be sent over the channel.
+    /// Outgoing bytes that wait to be sent over the channel (a TCP connection or a QUIC stream).
     pub out: Outbox,
-    /// Maximum number of requests in progress on the channel that the server accepts.
+    /// Maximum number of requests in progress on the channel (a TCP connection or a QUIC stream) that the server
+    /// accepts.
     pub max_requests: u32,
     keep_alive: Duration,
     ping: Interval,
@@ -92,7 +93,8 @@ impl ReadyChannel {
             .map_err(|error| fail(format!("{error}; is this the native port, and the transport that it speaks?")))
     }
 
-    /// Opens another channel on the same connection; `None` if the transport has only one channel for each connection.
+    /// Opens another channel (a TCP connection or a QUIC stream) on the same connection; `None` if the transport has
+    /// only one channel for each connection.
     pub async fn open_sibling(&self) -> Result<Option<Self>, ChannelError> {
         let Some(channel) = self.connection.open().await? else { return Ok(None) };
         Ok(Some(Self::new(channel, Rc::clone(&self.connection), self.keep_alive, self.max_requests)))
@@ -124,7 +126,8 @@ impl ReadyChannel {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads once from the channel. The caller must then call [`frame`](Self::frame) until it returns no more frames.
+    /// Reads once from the channel (a TCP connection or a QUIC stream). The caller must then call
+    /// [`frame`](Self::frame) until it returns no more frames.
     pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, ChannelError>> {
         match ready!(self.channel.poll_read(cx, self.decoder.buffer()))? {
             0 => Poll::Ready(Err(ChannelError::Closed)),

@@ -40,7 +40,7 @@ pub enum Depth {
 pub struct Head {
     /// Sequence number of the message among those of its publisher, from 0.
     pub sequence: u64,
-    /// Time at which the message was due, in nanoseconds since the start of the run.
+    /// Time at which the message was due, in nanoseconds since the start of the benchmark run.
     pub due: u64,
     /// Number of the publisher, from 0.
     pub publisher: u32,

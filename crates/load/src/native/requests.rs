@@ -4,7 +4,8 @@
 //! Owns: request ids, times, counts, and the threads of such a run. Does not own: the content of requests and the check
 //! of replies ([`ChannelRequests`]), pacing ([`crate::Pace`]), or the event loop of a channel ([`super::drive()`]).
 //!
-//! Replies may arrive in any order. The id of a request is the number of its slot plus 1.
+//! Replies may arrive in any order. A channel numbers the requests that it can have in progress (its slots). The id of
+//! a request is the number of its slot plus 1.
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,7 +29,7 @@ use crate::{
     run_counted, saturated, unusable_clocks,
 };
 
-/// Makes the requests of one channel and checks their replies.
+/// Makes the requests of one channel (a TCP connection or a QUIC stream) and checks their replies.
 pub trait ChannelRequests: Send + 'static {
     /// Appends a request with this id. The request occupies `slot` until its reply arrives. Returns false if there are
     /// no more requests to send.
@@ -52,11 +53,11 @@ pub struct CallPlan {
     pub in_flight: usize,
     /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
-    /// Duration, warm-up and windows of the run, number of load threads, and seed of the random content.
+    /// Duration, warm-up and windows of the benchmark run, number of load threads, and seed of the random content.
     pub load: LoadOptions,
     /// Id of the server's process; `None` if it is not known.
     pub server: Option<u32>,
-    /// Source of the number of the server's fsyncs, for the windows of the run; `None` if it is not known.
+    /// Source of the number of the server's fsyncs, for the windows of the benchmark run; `None` if it is not known.
     pub fsyncs: Option<FsyncCount>,
 }
 
@@ -73,19 +74,20 @@ impl CallPlan {
         Self { place, connections: 1, streams: 1, in_flight, pace, load, server: None, fsyncs: None }
     }
 
-    /// Returns the part of the run in which replies are counted, in nanoseconds since the start of the run.
+    /// Returns the part of the benchmark run in which replies are counted, in nanoseconds since the start of the run.
     fn counted(&self) -> Range<u64> {
         self.pace.counted(self.load.warmup, self.load.duration)
     }
 
-    /// Creates counts that are all zero, with the windows into which the run is divided.
+    /// Creates counts that are all zero, with the windows into which the benchmark run is divided.
     fn empty_tally(&self) -> Tally<()> {
         Tally::with_windows(1, &self.counted(), self.load.window)
     }
 }
 
-/// Runs a plan. `make` gets the number of a channel, and creates the value that makes this channel's requests. Returns
-/// the figures of the run, and these values as they are after the run, in the order of the channels.
+/// Runs a plan. `make` gets the number of a channel (a TCP connection or a QUIC stream), and creates the value that
+/// makes this channel's requests. Returns the figures of the run, and these values as they are after the run, in the
+/// order of the channels.
 pub fn run<W: ChannelRequests>(
     plan: &CallPlan,
     make: impl Fn(usize) -> W + Sync,
@@ -137,7 +139,7 @@ fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
     }
 }
 
-/// Runs the channels of one thread until all of them have finished, or until the timeout of the run.
+/// Runs the channels of one thread until all of them have finished, or until the timeout of the benchmark run.
 async fn call<W: ChannelRequests>(
     plan: &CallPlan,
     clock: Clock,
@@ -161,29 +163,30 @@ async fn call<W: ChannelRequests>(
 /// Data that the channels of one thread share.
 struct Shared {
     clock: Clock,
-    /// Time at which the wait for outstanding replies ends, in nanoseconds since the start of the run.
+    /// Time at which the wait for outstanding replies ends, in nanoseconds since the start of the benchmark run.
     end: u64,
     tally: RefCell<Tally<()>>,
-    /// True if a channel has failed, so that all channels must stop.
+    /// True if a channel (a TCP connection or a QUIC stream) has failed, so that all channels must stop.
     is_over: Cell<bool>,
 }
 
-/// State of one channel: the value that makes its requests (`work`), and the requests in progress.
+/// State of one channel (a TCP connection or a QUIC stream): the value that makes its requests (`work`), and the
+/// requests in progress.
 struct Caller<W> {
     work: W,
     pacer: Pacer,
     shared: Rc<Shared>,
-    /// Due time of the request in each slot, in nanoseconds since the start of the run.
+    /// Due time of the request in each slot, in nanoseconds since the start of the benchmark run.
     due: Vec<u64>,
     free: Vec<usize>,
-    /// Time since which the channel could have sent a request at any moment, in nanoseconds since the start of the run:
-    /// a slot for a request was free, and the server accepted bytes.
+    /// Time since which the channel (a TCP connection or a QUIC stream) could have sent a request at any moment, in
+    /// nanoseconds since the start of the run: a slot for a request was free, and the server accepted bytes.
     free_since: u64,
     /// True if the last write did not send all bytes.
     is_blocked: bool,
-    /// Time at which requests were last composed, in nanoseconds since the start of the run.
+    /// Time at which requests were last composed, in nanoseconds since the start of the benchmark run.
     now: u64,
-    /// True if `work` has no more requests to send on this channel.
+    /// True if `work` has no more requests to send on this channel (a TCP connection or a QUIC stream).
     has_no_requests: bool,
 }
 
@@ -219,8 +222,8 @@ impl<W: ChannelRequests> Caller<W> {
         self.work
     }
 
-    /// Counts all requests of the channel that were due and have no reply when the wait for outstanding replies ends.
-    /// The time that each has waited counts as its response time.
+    /// Counts all requests of the channel (a TCP connection or a QUIC stream) that were due and have no reply when the
+    /// wait for outstanding replies ends. The time that each has waited counts as its response time.
     fn count_unanswered(&mut self) {
         let (now, mut tally) = (self.shared.clock.now(), self.shared.tally.borrow_mut());
         let mut waits = vec![true; self.due.len()];

@@ -47,7 +47,7 @@ struct Shared {
     server: NatsServer,
     names: Names,
     parts: FeedParts,
-    /// Durability of the stream's records in words; empty if the run uses no stream.
+    /// Durability of the stream's records in words; empty if the benchmark run uses no stream.
     durability: String,
     /// Number of the connection that sent each publish, by the number of the publish.
     publishers: Arc<Numbers>,
@@ -56,7 +56,7 @@ struct Shared {
 }
 
 impl NatsFeed {
-    /// Creates the stream and its consumer, if the run uses them. Their names begin with `name`.
+    /// Creates the stream and its consumer, if the benchmark run uses them. Their names begin with `name`.
     pub fn create(
         server: NatsServer,
         name: &str,

@@ -17,9 +17,9 @@ pub(super) const LENGTH_BYTES: usize = 4;
 pub(super) const DONE: u8 = 0;
 /// First byte of the reply to a request that failed.
 pub(super) const REFUSED: u8 = 1;
-/// First byte of the push that tells that the server has accepted the subscription.
+/// First byte of the pushed frame that tells that the server has accepted the subscription.
 pub(super) const ACCEPTED: u8 = 0;
-/// First byte of the push of a message.
+/// First byte of a pushed frame with a message.
 pub(super) const MESSAGE: u8 = 1;
 
 /// Kind of a load thread's request to its task.

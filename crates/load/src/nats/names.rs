@@ -2,7 +2,7 @@
 
 use async_nats::Subject;
 
-/// Names of a run's stream and subjects. No other run uses them.
+/// Names of a benchmark run's stream and subjects. No other run uses them.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// Name of the stream and of its consumer.

@@ -27,9 +27,9 @@ pub(super) struct Session {
     pub names: Names,
     /// Number that identifies this connection as a publisher, from 1.
     pub publisher: u64,
-    /// Number of the connection that sent each publish of the run, by the number of the publish.
+    /// Number of the connection that sent each publish of the benchmark run, by the number of the publish.
     pub publishers: Arc<Numbers>,
-    /// Stream and consumer of the run; `None` if the run does not use the stream.
+    /// Stream and consumer of the benchmark run; `None` if the run does not use the stream.
     pub stream: Option<StreamSession>,
 }
 

@@ -43,7 +43,8 @@ pub enum StreamStorage {
     Memory,
 }
 
-/// Creates the stream and, if the run uses a group, its consumer. Returns the durability of the stream in words.
+/// Creates the stream and, if the benchmark run uses a group, its consumer. Returns the durability of the stream in
+/// words.
 pub(super) async fn create(
     client: Client,
     names: &Names,

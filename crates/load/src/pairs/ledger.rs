@@ -24,7 +24,7 @@ const CHUNK: u64 = 1 << 16;
 /// Maximum number of keys, both loaded and inserted.
 const MAX_KEYS: u64 = 1 << 30;
 
-/// Ledger of the writes to all keys of a run.
+/// Ledger of the writes to all keys of a benchmark run.
 #[derive(Debug)]
 pub struct Ledger {
     chunks: Vec<OnceLock<Box<[Mutex<History>]>>>,

@@ -40,7 +40,7 @@ pub struct NativeCodec {
 /// The keyspace or the cache that holds the keys.
 #[derive(Clone, Copy, Debug)]
 enum KeyStore {
-    /// The run uses no keys, so there is no keyspace and no cache.
+    /// The benchmark run uses no keys, so there is no keyspace and no cache.
     None,
     Keyspace(KeyspaceId),
     /// A cache with this id.
@@ -62,7 +62,7 @@ impl NativeCodec {
         Ok(Self { place: place.clone(), store: KeyStore::Keyspace(keyspace), level: Level(level) })
     }
 
-    /// Returns a codec that only opens connections, for a run without keys.
+    /// Returns a codec that only opens connections, for a benchmark run without keys.
     pub fn without_keys(place: &NativePlace) -> Self {
         Self { place: place.clone(), store: KeyStore::None, level: Level(None) }
     }

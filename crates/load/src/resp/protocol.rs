@@ -17,18 +17,18 @@ pub struct Resp {
     pub requests: Requests,
     /// Operations, with the weights of their random choice.
     pub mix: Mix,
-    /// Reaction to a wrong reply: the run ends, or the reply is counted.
+    /// Reaction to a wrong reply: the benchmark run ends, or the reply is counted.
     pub on_wrong: OnWrong,
 }
 
 /// Reaction of the load generator to a wrong reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnWrong {
-    /// The run ends with an error.
+    /// The benchmark run ends with an error.
     Stop,
-    /// The wrong reply is counted, and the run continues.
+    /// The wrong reply is counted, and the benchmark run continues.
     Count,
-    /// An error reply is counted, and the run continues. Any other wrong reply ends the run with an error.
+    /// An error reply is counted, and the benchmark run continues. Any other wrong reply ends the run with an error.
     CountRefusals,
 }
 

@@ -27,13 +27,13 @@ pub const FIELDS: u64 = 100;
 pub enum Operation {
     /// Sends PING. The server does almost no work for it.
     Ping,
-    /// Reads a string that was set before the run.
+    /// Reads a string that was set before the benchmark run.
     Get,
     /// Sets a string.
     Set,
     /// Adds 1 to a counter.
     Incr,
-    /// Reads a field that was set before the run.
+    /// Reads a field that was set before the benchmark run.
     Hget,
     /// Sets a field of one of the hashes. Each hash has 100 fields.
     Hset,

@@ -17,8 +17,8 @@ use crate::{
     session::Session,
 };
 
-/// Number of keepalive intervals for which a channel keeps trying to publish the last messages of a client that has
-/// said goodbye. A silent client keeps its connection for the same time.
+/// Number of keepalive intervals for which a channel (a TCP connection or a QUIC stream) keeps trying to publish the
+/// last messages of a client that has said goodbye. A silent client keeps its connection for the same time.
 const LEAVE_INTERVALS: u32 = 3;
 
 impl ChannelTask {
@@ -54,8 +54,8 @@ impl ChannelTask {
     }
 
     /// Returns true if the server should close the channel. This is so if the channel is idle, the server runs short of
-    /// connections, and the client's address holds more than its share of them. Returns false for the first channel of
-    /// a connection that has other channels, because these would end too.
+    /// connections, and the client's address holds more connections than one address should. Returns false for the
+    /// first channel of a connection that has other channels, because these would end too.
     fn is_dispensable(&self) -> bool {
         let Session { account, app, .. } = &self.session;
         account.is_over_share(Resource::Connections)
@@ -67,7 +67,8 @@ impl ChannelTask {
             && (!self.session.is_first || account.held(Resource::Connections) <= 1)
     }
 
-    /// Begins to stop the channel: it handles no new frames, ends its subscriptions and answers pending requests.
+    /// Begins to stop the channel (a TCP connection or a QUIC stream): it handles no new frames, ends its subscriptions
+    /// and answers pending requests.
     pub(super) fn stop(&mut self) {
         if !matches!(self.phase, ChannelPhase::Open | ChannelPhase::Finishing { .. }) {
             return;
@@ -85,7 +86,8 @@ impl ChannelTask {
         }
     }
 
-    /// Begins to close the channel after the goodbye of its client. The client's waiting messages are published first.
+    /// Begins to close the channel (a TCP connection or a QUIC stream) after the goodbye of its client. The client's
+    /// waiting messages are published first.
     pub(super) fn leave(&mut self) {
         self.subjects.flush();
         self.commit_waiting();
@@ -128,7 +130,8 @@ impl ChannelTask {
         }
     }
 
-    /// Ends the channel because the client violated the protocol. The client gets `message` in a goodbye frame.
+    /// Ends the channel (a TCP connection or a QUIC stream) because the client violated the protocol. The client gets
+    /// `message` in a goodbye frame.
     pub(super) fn protocol(&mut self, message: &str) {
         self.close_with_goodbye(Reason::Protocol, Action::Fix, message);
     }
@@ -139,7 +142,8 @@ impl ChannelTask {
         self.protocol(&error.to_string());
     }
 
-    /// Puts a goodbye frame with this reason into the outbox as the last frame, and begins to close the channel.
+    /// Puts a goodbye frame with this reason into the outbox as the last frame, and begins to close the channel (a TCP
+    /// connection or a QUIC stream).
     pub(super) fn close_with_goodbye(&mut self, reason: Reason, class: Action, message: &str) {
         if self.is_closing() {
             return;

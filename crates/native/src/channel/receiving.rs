@@ -149,8 +149,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Proposes and commits all writes that wait until other threads have read rows for them. Used when the channel
-    /// closes.
+    /// Proposes and commits all writes that wait until other threads have read rows for them. Used when the channel (a
+    /// TCP connection or a QUIC stream) closes.
     pub(super) fn commit_waiting(&mut self) {
         if self.writes.propose_all() {
             self.session.app.db.commit_queued();

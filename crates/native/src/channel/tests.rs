@@ -106,7 +106,7 @@ fn publish(id: u32, payload: &str) -> Vec<u8> {
     out
 }
 
-/// Polls a channel until `done` returns true. The channel must not end before.
+/// Polls a channel (a TCP connection or a QUIC stream) until `done` returns true. The channel must not end before.
 async fn turn_until(task: &mut ChannelTask, done: impl Fn(&ChannelTask) -> bool) {
     let begun = Instant::now();
     loop {
@@ -134,7 +134,8 @@ async fn a_client_whose_messages_wait_for_a_subscriber_is_not_silent() {
     assert_eq!(subscriber.take_all(&mut task).await, 2);
 }
 
-/// Starts a channel whose client publishes a message that waits for a subscriber, and says goodbye.
+/// Starts a channel (a TCP connection or a QUIC stream) whose client publishes a message that waits for a subscriber,
+/// and says goodbye.
 async fn leaving(node: &TestNode) -> (ChannelTask, TcpStream) {
     let (mut client, end) = node.connected().await;
     let mut task = ChannelTask::new(session(node), Channel::tcp(end), Decoder::new());

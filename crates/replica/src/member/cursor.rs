@@ -44,16 +44,17 @@ pub(crate) struct Cursor {
     committed: Index,
     /// True once a log entry is known to be committed. `committed` alone cannot show this, because 0 is a valid index.
     has_committed: bool,
-    /// Number of callers that wait until the cursor has applied a record: a move (which says that bytes were copied
-    /// within the log), or a note that entries were purged.
+    /// Number of callers that wait until this cursor, which applies the log's records in order, has applied a record: a
+    /// move (which says that bytes were copied within the log), or a note that entries were purged.
     pub(crate) waiting: usize,
     /// Outcomes of the moves that were applied while callers waited, by the LSN of the move.
     moved: BTreeMap<Lsn, LocalOutcome>,
     ahead: LookAhead,
 }
 
-/// Condition variable that wakes callers when the cursor has applied further records. The callers wait for a move (a
-/// record which says that bytes were copied within the log), or for a note that entries were purged.
+/// Condition variable that wakes callers when the cursor, which applies the log's records in order, has applied further
+/// records. The callers wait for a move (a record which says that bytes were copied within the log), or for a note that
+/// entries were purged.
 #[derive(Debug, Default)]
 pub(crate) struct Moves(Condvar);
 
@@ -62,7 +63,8 @@ impl Moves {
         self.0.notify_all();
     }
 
-    /// Waits until the cursor has applied further records, at most for `limit`.
+    /// Waits until the cursor, which applies the log's records in order, has applied further records, at most for
+    /// `limit`.
     pub(crate) fn wait<'a>(&self, cursor: MutexGuard<'a, Cursor>, limit: Duration) -> MutexGuard<'a, Cursor> {
         self.0.wait_timeout(cursor, limit).unwrap_or_else(PoisonError::into_inner).0
     }

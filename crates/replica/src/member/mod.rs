@@ -205,8 +205,8 @@ impl Member {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
-    /// First calls `value_reads`, which returns the cost in steps of the stored values that the command reads or
-    /// replaces; see [`Origin::value_reads`].
+    /// First calls `value_reads`, which returns the cost in steps (units of work) of the stored values that the command
+    /// reads or replaces; see [`Origin::value_reads`].
     pub fn propose_then<T>(
         &self,
         command: &Framed,

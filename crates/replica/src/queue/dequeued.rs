@@ -25,7 +25,7 @@ pub(crate) struct DequeuedProposals {
     /// element.
     pub(crate) steps: Vec<u64>,
     /// Client addresses whose expensive commands among these proposals delay other clients, each with the number of
-    /// steps that its commands will probably take. These addresses pause afterwards.
+    /// steps (units of work) that its commands will probably take. These addresses pause afterwards.
     pub(super) delaying: Vec<(Arc<ClientAddress>, u64)>,
 }
 
@@ -78,11 +78,11 @@ impl DequeuedProposals {
     }
 }
 
-/// Updates the measured costs of the clients whose commands an entry contains; `steps` is the number of steps that the
-/// entry took. Also corrects the pause of an address that began with this entry. If the entry has commands of several
-/// clients, the cost of each client is unknown. If such an entry took many more steps than expected, the measured costs
-/// of the clients with high estimates are dropped, so that their next commands count as expensive and are measured
-/// separately.
+/// Updates the measured costs of the clients whose commands an entry contains; `steps` is the number of steps (units of
+/// work) that the entry took. Also corrects the pause of an address that began with this entry. If the entry has
+/// commands of several clients, the cost of each client is unknown. If such an entry took many more steps than
+/// expected, the measured costs of the clients with high estimates are dropped, so that their next commands count as
+/// expensive and are measured separately.
 pub(crate) fn learn(entry: &[Pending], steps: u64) {
     let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
     let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { return };

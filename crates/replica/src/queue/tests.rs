@@ -123,8 +123,8 @@ fn push(queue: &Queue, client: &Arc<Client>, args: &[&[u8]]) {
     queue.push(burst_of(Some(client), args), WhenFull::Refuse).unwrap();
 }
 
-/// Takes the next entries. Returns the clients of the taken commands in order; `steps` are the steps that each entry
-/// took.
+/// Takes the next entries. Returns the clients of the taken commands in order; `steps` are the steps (units of work)
+/// that each entry took.
 fn take_clients(queue: &Queue, steps: &[u64]) -> Vec<Option<Arc<Client>>> {
     let mut taken = DequeuedProposals::default();
     queue.take_entries(&mut taken, false, Lanes::All, NOW);

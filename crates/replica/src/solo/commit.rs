@@ -61,8 +61,8 @@ impl Shared {
     }
 
     /// Commits several log entries with one fsync. Entry `n` ends before proposal `ends[n]`. All entries are written,
-    /// then made durable, then applied one after the other. Appends to `steps` the number of steps that each applied
-    /// entry took.
+    /// then made durable, then applied one after the other. Appends to `steps` the number of steps (units of work) that
+    /// each applied entry took.
     pub(super) fn commit_entries(
         &self,
         role: &mut Role,

@@ -25,7 +25,7 @@ const MIB: u64 = 1024 * KIB;
 /// the connection's message batch.
 const CONNECTION_SUM_BYTES: u64 = CONNECTION_BYTES + (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
-/// Memory in bytes of a tail or a push, as counted in the sum that `--explain` shows.
+/// Memory in bytes of a tail of a stream or a push of group records, as counted in the sum that `--explain` shows.
 const TAIL_SUM_BYTES: u64 = 2 * NATIVE_PAGE_BYTES + PUSH_LEDGER_BYTES;
 
 /// Knobs whose values follow from the knob `memory` unless an operator sets them. The example configuration file shows

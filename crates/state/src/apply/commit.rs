@@ -1,7 +1,7 @@
 //! Commits: commands whose conditions and writes are all checked first; then all writes are applied.
 //!
-//! Owns: these checks, the charge for the writes, and the check of one condition, which transactions use too.
-//! Invariant: nothing is rejected after the first write, so no commit is rolled back.
+//! Owns: these checks, counting the steps of work for the writes, and the check of one condition, which transactions
+//! use too. Invariant: nothing is rejected after the first write, so no commit is rolled back.
 
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
@@ -198,7 +198,7 @@ pub(crate) fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool 
     }
 }
 
-/// Clears the tables in which the checks of the previous commit have noted its appends and settlements.
+/// Clears the tables in which the checks of the previous commit have noted its appends, acks and nacks.
 #[inline]
 pub(crate) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();

@@ -5,7 +5,7 @@
 //! (`transaction_scan`).
 //!
 //! The operations are applied in order, and each sees the changes of the earlier ones. If one is rejected, all are
-//! rolled back. Appends and settlements are only checked at their position in the list, and applied at the end, when
+//! rolled back. Appends, acks and nacks are only checked at their position in the list, and applied at the end, when
 //! nothing can be rejected any more. This is possible because no operation reads streams or groups. Pairs and values
 //! that operations read are returned as bytes, wherever they are stored, so an outcome is the same on every node.
 

@@ -267,7 +267,7 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// Remaining budget of one sweep, which removes rows under deleted prefixes.
+/// Work that is left to one sweep, which removes rows under deleted prefixes.
 struct Sweep {
     /// Number of rows that the sweep may still examine.
     left: u32,

@@ -343,8 +343,8 @@ impl Machine {
     }
 
     /// Returns the streams with a consumer group that may have become able to deliver records since the last call,
-    /// because records were settled, or the cursor or the configuration changed. Consumers that wait on these streams
-    /// then fetch again. If there are none, a call costs one atomic load.
+    /// because records were acked or nacked, or the cursor or the configuration changed. Consumers that wait on these
+    /// streams then fetch again. If there are none, a call costs one atomic load.
     #[must_use]
     pub fn take_woken_groups(&self) -> BTreeSet<StreamId> {
         if !self.groups_woken.load(Ordering::Acquire) {

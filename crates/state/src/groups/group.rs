@@ -58,8 +58,8 @@ pub(crate) struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
-    /// Number of runs (ranges of consecutive records) in the settlement's delivery attempts before it was applied. An
-    /// attempt counts each time that the settlement names it.
+    /// Number of runs (ranges of consecutive records) in the delivery attempts that the ack or nack names, before it is
+    /// applied. An attempt that is named twice counts twice.
     pub(crate) runs: u64,
     pub(crate) lapsed: Vec<Lapsed>,
 }
@@ -89,7 +89,7 @@ impl Group {
     }
 
     /// Returns true if the group has its maximum of pending records and dead letters, so that no new record is
-    /// delivered until one is settled or moved.
+    /// delivered until one is acked or, as a dead letter, moved.
     pub(crate) fn is_full(&self) -> bool {
         self.room(0) == 0
     }
@@ -403,7 +403,7 @@ impl Group {
         self.is_head_changed = true;
     }
 
-    /// Moves a cursor below the offset `start` forward to `start`, because the records below it were trimmed.
+    /// Moves the group's cursor to the offset `start` if it is below it, because the records there were trimmed.
     pub(crate) fn skip_to(&mut self, start: Offset) {
         if self.head.cursor < start {
             self.head.cursor = start;
@@ -536,7 +536,7 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the lowest offset whose record is pending or not delivered yet. All records below it are settled.
+    /// Returns the lowest offset whose record is pending or not delivered yet. Those below are not delivered again.
     pub(crate) fn floor(&self) -> Offset {
         self.parcels.first_pending().unwrap_or(self.head.cursor)
     }
@@ -571,8 +571,7 @@ fn note_lapsed(attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) {
     lapsed.extend(ranges.map(|run| Lapsed { attempt, run: Some(run) }));
 }
 
-/// Adds those records of `range` to `lapsed` that are not in `taken`, because their delivery attempt no longer held
-/// them.
+/// Adds the records of `range` that are not in `taken` to `lapsed`: their delivery attempt no longer held them.
 fn note_gaps(attempt: Attempt, range: OffsetRun, taken: &[Run], lapsed: &mut Vec<Lapsed>) {
     let mut reached = range.first;
     let ends = taken.iter().map(|run| (run.first, run.end())).chain([(range.end(), range.end())]);

@@ -61,7 +61,7 @@ impl Parcels {
         self.by_attempt.get(&attempt)
     }
 
-    /// Number of pending records: those that are delivered or parked but not settled, except dead letters.
+    /// Number of pending records: delivered but not acked, or waiting behind another of their key; no dead letters.
     pub(crate) fn pending(&self) -> u64 {
         self.pending
     }

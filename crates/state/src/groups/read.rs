@@ -25,7 +25,7 @@ pub struct GroupCounters {
     pub stream: StreamId,
     /// Lowest offset that the group has never delivered.
     pub cursor: Offset,
-    /// Numbers of records and members, such as pending, acked and dead records.
+    /// Numbers of records and members, such as pending and acked records and dead letters.
     pub counts: GroupCounts,
 }
 
@@ -51,14 +51,15 @@ impl GroupCounters {
     }
 }
 
-/// Records that a delivery attempt still holds: delivered, not settled, and before their ack deadline.
+/// Records that a delivery attempt still holds: delivered, neither acked nor nacked, and before their ack deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldAttempt {
     /// Number of the delivery attempt, as the fetch returned it.
     pub attempt: Attempt,
     /// Time at which the attempt's ack deadline passes; meaningless if the attempt holds no records.
     pub deadline: SpaceTime,
-    /// Records that the attempt holds, ascending; empty if its ack deadline has passed or all its records are settled.
+    /// Records that the attempt still holds, ascending; empty if its ack deadline has passed or all are acked or
+    /// nacked.
     pub runs: Vec<OffsetRun>,
 }
 

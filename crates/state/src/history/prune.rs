@@ -91,7 +91,7 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
     Ok(Outcome::Reclaimed { entries: max - round.left, more: more || round.is_done() })
 }
 
-/// Remaining budget of one pruning command, which removes versions (former values).
+/// Work that is left to one pruning command, which removes versions (former values).
 struct Round {
     /// Number of rows of former values that the pruning command may still examine.
     left: u32,
@@ -130,8 +130,8 @@ impl Round {
         }
     }
 
-    /// Reads the next rows of a range, until the command's budget is spent. The flag is true if the rows reach the
-    /// range's end.
+    /// Reads the next rows of a range, until the command has done the work that it may do. The flag is true if the rows
+    /// reach the range's end.
     fn rows(&mut self, applying: &Applying<'_>, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
         self.rows_towards(applying, range, Direction::Forward)
     }

@@ -6,7 +6,7 @@
 //!
 //! Owns: recording and restoring the previous content of the tables in memory that such commands change: exact counts,
 //! liveness, deleted prefixes. Rows are rolled back with the batch (`staged`). Stream heads and consumer groups are not
-//! included: commands check their appends and settlements first, and apply them when nothing can be rejected any more.
+//! included: commands check their appends, acks and nacks first, and apply them when nothing can be rejected any more.
 //!
 //! Savepoints nest once: the commands of a Redis transaction have a savepoint each, within one of the whole
 //! transaction.

@@ -107,7 +107,7 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     reads: ReadsApart,
 }
 
-/// Steps of work and bytes that the reads outside of transactions have used so far. Their budgets are separate.
+/// Steps of work and bytes that the reads outside of transactions have used so far. They have limits of their own.
 #[derive(Debug, Default)]
 struct ReadsApart {
     steps: u64,
@@ -296,7 +296,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.work(steps)
     }
 
-    /// Charges bytes that a command is about to read to the bytes that the batch may read.
+    /// Counts bytes that a command is about to read towards the bytes that the batch may read.
     pub(crate) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
         self.work(read_bytes(bytes))?;
         let bytes = self.read_bytes.get() + bytes;
@@ -328,7 +328,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(is_live(self.applying, expiry)? && self.applying.visibility(self.keyspace).shows(key, revision))
     }
 
-    /// Returns the row of a key with its value, if the key exists, and charges the bytes of the value.
+    /// Returns the row of a key with its value, if the key exists, and counts the bytes of the value as read.
     pub(crate) fn live(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
         self.check_steps()?;
         let Some(row) = self.applying.row_of(self.keyspace, key).map_err(failed)? else { return Ok(None) };

@@ -42,7 +42,8 @@ use std::{
 /// Number of bytes that level 0 should have when writes must wait. [`RunLimits::stop`] is computed from it, between
 /// `MIN_STOP_RUNS` and `MAX_STOP_RUNS`.
 const LEVEL_0_BYTES: u64 = 384 << 20;
-/// Minimum of [`RunLimits::stop`], the number of runs on level 0 at which writes wait. `MAX_STOP_RUNS` is the maximum.
+/// Minimum of [`RunLimits::stop`], the number of sorted runs on level 0 at which writes wait. `MAX_STOP_RUNS` is the
+/// maximum.
 const MIN_STOP_RUNS: u64 = 24;
 const MAX_STOP_RUNS: u64 = 48;
 /// Divisor: the time that a merge still needs is estimated as at least its expected duration divided by this number.
@@ -61,21 +62,21 @@ const NOT_YET: u64 = u64::MAX;
 /// Numbers of sorted runs on level 0 at which writes are slowed down or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunLimits {
-    /// Number of runs on level 0 from which on writes are slowed down.
+    /// Number of sorted runs on level 0 from which on writes are slowed down.
     pub(super) slow: usize,
-    /// Number of runs on level 0 at which writes are slowed down to exactly the rate of all compactions, while no merge
-    /// of level 0 runs.
+    /// Number of sorted runs on level 0 at which writes are slowed down to exactly the rate of all compactions, while
+    /// no merge of level 0 runs.
     even: usize,
-    /// Number of runs on level 0 from which on writes wait for compactions.
+    /// Number of sorted runs on level 0 from which on writes wait for compactions.
     pub(super) stop: usize,
-    /// Number of runs on level 0, just below `stop`, that the slowdown tries to keep free. Writers use them up if the
-    /// rate of compactions was overestimated.
+    /// Number of sorted runs on level 0, just below `stop`, that the slowdown tries to keep free. Writers use them up
+    /// if the rate of compactions was overestimated.
     spare: usize,
 }
 
 impl RunLimits {
-    /// Returns the limits on the number of runs on level 0, if each run comes from a memtable of `memtable_bytes`
-    /// bytes.
+    /// Returns the limits on the number of sorted runs on level 0, if each run comes from a memtable of
+    /// `memtable_bytes` bytes.
     pub(super) fn of(memtable_bytes: u64) -> Self {
         let stop = (LEVEL_0_BYTES / memtable_bytes.max(1)).clamp(MIN_STOP_RUNS, MAX_STOP_RUNS) as usize;
         Self { slow: stop / 3, even: stop / 2, stop, spare: stop / 6 }
@@ -201,8 +202,8 @@ impl Slowdown {
         self.all.get()
     }
 
-    /// Returns the pause after a write of `bytes` bytes at `now`, while level 0 has `runs` runs. Each run comes from
-    /// about `run_bytes` bytes of writes.
+    /// Returns the pause after a write of `bytes` bytes at `now`, while level 0 has `runs` runs. Each sorted run comes
+    /// from about `run_bytes` bytes of writes.
     pub(super) fn pause(&self, runs: usize, run_bytes: u64, bytes: usize, now: Duration) -> Duration {
         if runs < self.limits.slow {
             return Duration::ZERO;
@@ -311,7 +312,7 @@ mod tests {
     /// down.
     struct Model {
         slowdown: Slowdown,
-        /// Number of bytes in one run on level 0.
+        /// Number of bytes in one sorted run on level 0.
         run_bytes: u64,
         /// Rate of compactions in bytes per second. `wanted` is the rate of the writers without a slowdown.
         rate: u64,
@@ -326,8 +327,8 @@ mod tests {
         longest_pause: Duration,
         /// Mean rate at which the simulated writers wrote, as a multiple of the rate of compactions.
         rate: f64,
-        /// Longest time in which the simulated writers wrote half as many bytes as a run has, as a multiple of the mean
-        /// time for this. The first third of the simulated time is left out.
+        /// Longest time in which the simulated writers wrote half as many bytes as a sorted run has, as a multiple of
+        /// the mean time for this. The first third of the simulated time is left out.
         slowest_half_run: f64,
     }
 

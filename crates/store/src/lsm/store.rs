@@ -35,15 +35,15 @@ pub struct LsmStore {
     compacted_bytes: AtomicU64,
 }
 
-/// Counters of the bytes that batches write, used to estimate how many written bytes become one run on level 0. A table
-/// has fewer bytes than the batches, because only the last change of each key reaches it.
+/// Counters of the bytes that batches write, used to estimate how many written bytes become one sorted run on level 0.
+/// A table has fewer bytes than the batches, because only the last change of each key reaches it.
 struct WrittenRuns {
     bytes: AtomicU64,
     /// Number of bytes that batches had written when a memtable was last sealed.
     sealed_bytes: AtomicU64,
     /// Number of sealed memtables at the last call of [`note_sealed`](Self::note_sealed).
     sealed: AtomicUsize,
-    /// Mean number of written bytes that become one run. Recent runs count more.
+    /// Mean number of written bytes that become one sorted run. Recent runs count more.
     run_bytes: AtomicU64,
 }
 
@@ -61,8 +61,8 @@ impl WrittenRuns {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
-    /// Records the number of sealed memtables. If the number has risen, a memtable was sealed, and becomes one run.
-    /// Called under the lock of the memtables.
+    /// Records the number of sealed memtables. If the number has risen, a memtable was sealed, and becomes one sorted
+    /// run. Called under the lock of the memtables.
     fn note_sealed(&self, sealed: usize) {
         if sealed > self.sealed.swap(sealed, Ordering::Relaxed) {
             let bytes = self.bytes.load(Ordering::Relaxed);

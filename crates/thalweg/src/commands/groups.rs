@@ -154,7 +154,7 @@ pub(crate) enum GroupAction {
     Ack {
         #[command(flatten)]
         of: GroupArgs,
-        /// Attempts to ack, by number; offsets after a colon select some of their records
+        /// Numbers of the delivery attempts whose records to ack; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         #[command(flatten)]
@@ -164,7 +164,7 @@ pub(crate) enum GroupAction {
     Nack {
         #[command(flatten)]
         of: GroupArgs,
-        /// Attempts to return, by number; offsets after a colon select some of their records
+        /// Numbers of the delivery attempts whose records to return; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         /// Time until the next delivery [default: immediately]
@@ -182,11 +182,11 @@ pub(crate) enum GroupAction {
         #[command(flatten)]
         place: TargetArgs,
     },
-    /// Extend the deadlines of attempts
+    /// Extend the ack deadlines of delivery attempts
     Extend {
         #[command(flatten)]
         of: GroupArgs,
-        /// Numbers of the attempts to extend
+        /// Numbers of the delivery attempts whose ack deadlines to extend
         #[arg(required = true)]
         attempts: Vec<u64>,
         /// Time from now until the new deadline
@@ -229,8 +229,8 @@ fn parse_place(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Parses an attempt such as `7`, or an attempt with offsets such as `7:0-4,9`, into the JSON that the HTTP API
-/// expects.
+/// Parses the number of a delivery attempt such as `7`, or a number with offsets of records such as `7:0-4,9`, into the
+/// JSON that the HTTP API expects.
 fn parse_attempt(text: &str) -> Result<Value, String> {
     let expected = || "use an attempt, or an attempt with offsets: 7 or 7:0-4,9".to_owned();
     let number = |text: &str| text.parse::<u64>().map_err(|_| expected());
@@ -357,7 +357,7 @@ fn finish(outcome: &Value, json: bool, done: String) -> Result<(), Failure> {
         .then("they were settled before, or their deadline has passed and they are delivered again"))
 }
 
-/// Returns the number of extended attempts with its unit.
+/// Returns a text with the number of delivery attempts whose ack deadlines were extended.
 fn extended_count(attempts: &[u64], extended: &Value) -> String {
     let lapsed = extended["lapsed"].as_array().map_or(0, Vec::len);
     render::counted(attempts.len().saturating_sub(lapsed) as u64, "attempt", "attempts")

@@ -25,7 +25,7 @@ pub(crate) enum GroupCall {
     Seek,
 }
 
-/// Request for a push to a member of a consumer group.
+/// Request that the server pushes records of a consumer group to a member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PushRequest<'a> {
     pub member: &'a str,

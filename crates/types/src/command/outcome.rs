@@ -160,7 +160,7 @@ pub enum Outcome {
         /// Maximum number of the items that `what` names.
         limit: usize,
     },
-    /// The command would take more steps than one command may take. It changed nothing.
+    /// The command would take more steps (units of work) than one command may take. It changed nothing.
     TooExpensive {
         /// Maximum number of [steps](crate::steps) of a command.
         limit: u64,
@@ -173,8 +173,8 @@ pub enum Outcome {
     /// Outcome of a command about a consumer group, or of a commit's acks.
     Group(GroupOutcome),
     /// Replies of a batch of Redis commands, in the order of the commands. `None` means that a watched key had changed,
-    /// so the batch changed nothing. If there are fewer replies than commands, the batch has used up its steps. The
-    /// commands without a reply then changed nothing, and the caller proposes them again
+    /// so the batch changed nothing. If there are fewer replies than commands, the batch has used up its steps (units
+    /// of work). The commands without a reply then changed nothing, and the caller proposes them again
     /// ([`RedisBatch::rest`](crate::command::RedisBatch::rest)).
     Redis(Option<Vec<Reply>>),
     /// The bytes of the command did not decode, so it changed nothing. Only foreign programs or newer versions send

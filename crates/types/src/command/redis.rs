@@ -271,7 +271,8 @@ pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
 }
 
 /// Mark in a batch of Redis commands: `MULTI` or `EXEC`. The commands between the two are a transaction. If the
-/// transaction takes too many steps, the state machine carries out none of its commands. The marks get no replies.
+/// transaction takes too many steps (units of work), the state machine carries out none of its commands. The marks get
+/// no replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupMark {
     /// `MULTI`: a transaction begins.

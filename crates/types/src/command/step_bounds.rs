@@ -36,33 +36,34 @@ use crate::{
     },
 };
 
-/// Price of reading a value of the maximum size, in steps.
+/// Price of reading a value of the maximum size, in steps (units of work).
 const READ_VALUE: u64 = READ + read_bytes(MAX_VALUE_BYTES);
-/// Price of reading a value of the maximum size and writing it again, in steps.
+/// Price of reading a value of the maximum size and writing it again, in steps (units of work).
 const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
-/// Price in steps of a write of a key, without the price of its bytes. It covers the new row, the replaced row, and the
-/// index rows of the old and new deadlines and leases.
+/// Price in steps (units of work) of a write of a key, without the price of its bytes. It covers the new row, the
+/// replaced row, and the index rows of the old and new deadlines and leases.
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
-/// Price in steps of a lookup of a key or a field, without the price of the value's bytes.
+/// Price in steps (units of work) of a lookup of a key or a field, without the price of the value's bytes.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
-/// Price in steps that a write costs in addition if its keyspace keeps a history. The write then keeps the replaced
-/// value, reads the versions of the key, and removes some of them. The price covers a replaced value of up to
-/// [`DEFAULT_INLINE_VALUE_BYTES`]. A longer value mostly stays where it is in the log, so keeping it takes no work. A
-/// proposer that knows the length of the replaced value adds the price of its bytes.
+/// Price in steps (units of work) that a write costs in addition if its keyspace keeps a history. The write then keeps
+/// the replaced value, reads the versions of the key, and removes some of them. The price covers a replaced value of up
+/// to [`DEFAULT_INLINE_VALUE_BYTES`]. A longer value mostly stays where it is in the log, so keeping it takes no work.
+/// A proposer that knows the length of the replaced value adds the price of its bytes.
 const KEEP_VERSION: u64 =
     2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
-/// Price in steps that a touch in a commit costs in addition to a write, because it reads the value and writes it
-/// again. The price covers a value of up to [`DEFAULT_INLINE_VALUE_BYTES`]; a longer value mostly stays in the log.
+/// Price in steps (units of work) that a touch in a commit costs in addition to a write, because it reads the value and
+/// writes it again. The price covers a value of up to [`DEFAULT_INLINE_VALUE_BYTES`]; a longer value mostly stays in
+/// the log.
 const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
-/// Price in steps of a command about a stream, a group or a lease, without the price of its bytes.
+/// Price in steps (units of work) of a command about a stream, a group or a lease, without the price of its bytes.
 const FLAT: u64 = 1000;
 /// Price in steps (units of work) of a command that acks or nacks records or extends their ack deadlines, without the
 /// price of each attempt (delivery) that it names. It includes writing the row with the consumer group's counters.
 const SETTLE: u64 = 100;
-/// Price in steps of adding two floating-point numbers: parsing both and writing their sum.
+/// Price in steps (units of work) of adding two floating-point numbers: parsing both and writing their sum.
 const FLOAT: u64 = 2 * parsed_float(MAX_FLOAT_DIGITS) + written_float(MAX_FLOAT_DIGITS) + read_bytes(MAX_FLOAT_DIGITS);
-/// Price in steps of a command on a Redis stream, without the price of its bytes. It includes the removal of some rows
-/// of destroyed consumer groups.
+/// Price in steps (units of work) of a command on a Redis stream, without the price of its bytes. It includes the
+/// removal of some rows of destroyed consumer groups.
 const STREAM: u64 = 6000;
 
 // `FLAT` covers rewriting the rows of two attempts, because every fetch may have to rewrite as many.
@@ -75,8 +76,8 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     max_steps_with(command, keeps_history, None)
 }
 
-/// Returns the maximum number of steps like [`max_steps`], for a proposer that may know the lengths of the stored
-/// values that the command reads.
+/// Returns the maximum number of steps (units of work) like [`max_steps`], for a proposer that may know the lengths of
+/// the stored values that the command reads.
 ///
 /// `value_reads` is the price of reading all of them: values that [Redis commands](ValueUse) use, that the gets of a
 /// transaction return, that touches write again, and that a history keeps when they are replaced. `None` means that the
@@ -131,8 +132,8 @@ fn max_runs(attempts: u64) -> u64 {
     attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
 }
 
-/// Returns the maximum price of an ack or nack in steps. Does not include the price of a commit's write that contains
-/// the ack or nack.
+/// Returns the maximum price of an ack or nack in steps (units of work). Does not include the price of a commit's write
+/// that contains the ack or nack.
 fn of_settle(settle: &Settle<'_>) -> u64 {
     settle.steps() + SETTLED_RUN * max_runs(settle.settlements.iter().count() as u64)
 }
@@ -144,8 +145,8 @@ fn of_fetch(fetch: &Fetch<'_>) -> u64 {
     DELIVERED_RECORD * (u64::from(fetch.max) + u64::from(fetch.max_dead())) + SETTLED_RUN * fetch.keys.len() as u64
 }
 
-/// Returns the maximum number of steps of a commit. Returns `None` if a condition scans a range, because the number of
-/// keys in the range is not known from the commit's bytes.
+/// Returns the maximum number of steps (units of work) of a commit. Returns `None` if a condition scans a range,
+/// because the number of keys in the range is not known from the commit's bytes.
 fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Result<Option<u64>, Malformed> {
     let mut steps: u64 = 0;
     for condition in commit.conditions() {
@@ -167,8 +168,8 @@ fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Resul
     Ok(Some(steps.saturating_add(value_reads.unwrap_or(0))))
 }
 
-/// Returns the maximum number of steps of a transaction. Returns `None` if it scans a range, because the number of keys
-/// in the range is not known from the transaction's bytes.
+/// Returns the maximum number of steps (units of work) of a transaction. Returns `None` if it scans a range, because
+/// the number of keys in the range is not known from the transaction's bytes.
 fn of_transaction(
     transaction: &Transaction<'_>,
     write: u64,
@@ -263,7 +264,7 @@ impl ValueUse {
     }
 }
 
-/// Returns the maximum number of steps of a batch of Redis commands.
+/// Returns the maximum number of steps (units of work) of a batch of Redis commands.
 fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64, Malformed> {
     let mut reader = Reader::at(command, HEAD_BYTES - 8);
     let (watched, commands) = (reader.u32("watched key count")?, reader.u32("command count")?);
@@ -290,12 +291,13 @@ fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64,
     Ok(steps)
 }
 
-/// Rule by which the maximum number of steps of a Redis command is computed.
+/// Rule by which the maximum number of steps (units of work) of a Redis command is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     /// The command reads at most this number of values of maximum size, whatever its arguments are.
     Values(u64),
-    /// The command reads values and writes nothing. The caller has already counted the steps of these reads.
+    /// The command reads values and writes nothing. The caller has already counted the steps (units of work) of these
+    /// reads.
     KnownReads,
     /// The command reads a value of maximum size and writes one.
     Change,
@@ -311,20 +313,20 @@ enum Bound {
     /// of maximum size; otherwise it reads no value.
     Options(&'static [&'static [u8]]),
     /// The command changes a Redis stream and reads no value. If it has one of the listed options after the key, it
-    /// also scans entries, and only [`MAX_COMMAND_STEPS`] limits its steps. Otherwise its only scan removes a few rows
-    /// of a destroyed consumer group.
+    /// also scans entries, and only [`MAX_COMMAND_STEPS`] limits its steps (units of work). Otherwise its only scan
+    /// removes a few rows of a destroyed consumer group.
     Stream(&'static [&'static [u8]]),
-    /// The command's arguments do not limit its steps: only [`MAX_COMMAND_STEPS`] does.
+    /// The command's arguments do not limit its steps (units of work): only [`MAX_COMMAND_STEPS`] does.
     Any,
 }
 
 /// Length in bytes of the longest name among the Redis commands for which this module computes an upper bound on the
-/// steps.
+/// steps (units of work).
 const MAX_NAME_BYTES: usize = 16;
 
 impl Bound {
     /// Returns the rule for the command with this name. `are_values_known` is true if the caller has already counted
-    /// the steps of the stored values that [commands use](ValueUse).
+    /// the steps (units of work) of the stored values that [commands use](ValueUse).
     fn of(name: &[u8], are_values_known: bool) -> Self {
         let mut lower = [0; MAX_NAME_BYTES];
         let Some(lower) = lower.get_mut(..name.len()) else { return Self::Any };
@@ -357,8 +359,8 @@ impl Bound {
         }
     }
 
-    /// Returns the maximum number of steps of the command. Reads the arguments after the command's name from `reader`;
-    /// `arguments` is their number. `write` is the price of a write of a key, in steps.
+    /// Returns the maximum number of steps (units of work) of the command. Reads the arguments after the command's name
+    /// from `reader`; `arguments` is their number. `write` is the price of a write of a key, in steps.
     fn steps(self, reader: &mut Reader<'_>, arguments: u32, write: u64) -> Result<u64, Malformed> {
         let (mut options, mut bytes) = (Options::default(), 0);
         for number in 0..arguments {
@@ -396,7 +398,7 @@ impl Bound {
     }
 }
 
-/// Options of a Redis command that determine the upper bound on its steps.
+/// Options of a Redis command that determine the upper bound on its steps (units of work).
 #[derive(Debug, Default)]
 struct Options {
     is_found: bool,
@@ -449,8 +451,8 @@ mod tests {
         builder.finish()
     }
 
-    /// Returns the number of values of maximum size that would take as many steps as the upper bound of the Redis
-    /// command `args`. Returns `None` if the command's arguments do not limit its steps.
+    /// Returns the number of values of maximum size that would take as many steps (units of work) as the upper bound of
+    /// the Redis command `args`. Returns `None` if the command's arguments do not limit its steps.
     fn values(args: &[&[u8]]) -> Option<u64> {
         let steps = max_steps(&command(&[args]), false);
         (steps < MAX_COMMAND_STEPS).then_some(steps / READ_VALUE)

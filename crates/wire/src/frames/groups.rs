@@ -53,7 +53,8 @@ structure! {
 }
 
 choices! {
-    /// Treatment of delivered records that are neither acked nor nacked when a push ends.
+    /// Treatment of delivered records that are neither acked nor nacked when a push (a subscription to a group's
+    /// records) ends.
     Release as "release" {
         /// The group delivers the records again after their delivery deadline.
         AtDeadline = 0 "at deadline",
@@ -74,9 +75,10 @@ structure! {
         held_bytes: u64,
         /// Durability level that the log entry of each delivery must reach before the delivery is sent.
         level: Level,
-        /// Treatment of the records that the member still holds when the push ends.
+        /// Treatment of the records that the member still holds when the push (the subscription to the group's records)
+        /// ends.
         release: Release,
-        /// Initial credit of the subscription.
+        /// Initial credit of the subscription: the messages and bytes that the server may send at first.
         permit: Permit,
         /// Name of the group member that receives.
         member: &'a str,

@@ -5,8 +5,8 @@
 //! `docs/formats/wire.md`.
 //!
 //! A kind is a 16-bit number. Its high byte is the area, such as connections or streams. Except in area 0, its low byte
-//! shows the direction: below hexadecimal `40` requests, from `40` on replies, from `80` on pushes. So a peer can tell
-//! requests, replies and pushes apart even if it does not know their kinds.
+//! shows the direction: below hexadecimal `40` requests, from `40` on replies, from `80` on pushed frames, which the
+//! server sends without a request. So a peer can tell these three apart even if it does not know their kinds.
 
 mod cache;
 mod connection;

@@ -91,7 +91,7 @@ structure! {
         /// Number of the run of the node (from its start to its stop) to which `after` belongs; none for the node's
         /// present run.
         run: Option<u64>,
-        /// Initial credit of the subscription.
+        /// Initial credit of the subscription: the messages and bytes that the server may send at first.
         permit: Permit,
     }
 }

@@ -66,7 +66,7 @@ structure! {
         stream: StreamId,
         /// Position of the first record to send.
         from: Position,
-        /// Initial credit of the subscription.
+        /// Initial credit of the subscription: the messages and bytes that the server may send at first.
         permit: Permit,
     }
 }
@@ -113,11 +113,11 @@ structure! {
 structure! {
     /// Consecutive records of a stream that were appended together.
     RecordRun<'a> as "record run" {
-        /// Offset of the first record in the run.
+        /// Offset of the first record in the run (consecutive records of one append).
         first: Offset,
         /// Time of the append, in microseconds since 1970 by the clock that all nodes share.
         time: SpaceTime,
-        /// Number of records in the run.
+        /// Number of records in the run (consecutive records of one append).
         count: u32,
         /// Record batch as in `command.md`: the bytes that were appended.
         records: &'a [u8],

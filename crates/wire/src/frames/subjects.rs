@@ -36,7 +36,7 @@ structure! {
         queue_messages: u64,
         /// Maximum number of bytes that wait in the subscription's queue for credit; 0 selects the server's default.
         queue_bytes: u64,
-        /// Initial credit of the subscription.
+        /// Initial credit of the subscription: the messages and bytes that the server may send at first.
         permit: Permit,
         /// Pattern of subjects: names joined by dots, `*` for any one name, `>` at the end for one or more names.
         pattern: ShortBytes<'a>,

@@ -38,7 +38,7 @@ structure! {
         keyspace: KeyspaceId,
         /// First revision to report; 0 begins with the next revision.
         from: Revision,
-        /// Initial credit of the subscription.
+        /// Initial credit of the subscription: the messages and bytes that the server may send at first.
         permit: Permit,
         /// Keys to watch.
         keys: WatchKeys<'a>,

@@ -18,8 +18,8 @@ use crate::{backend::BackendError, lsm::TableCompression};
 pub(super) const BLOCK_BYTES: u32 = 16 * 1024;
 /// Bits for each key in the bloom filters, by level, level 0 first. The last level has most keys, so it gets the fewest
 /// bits; a small tree has only level 0 and the last level. A read of a missing key checks every run. Level 0 has many
-/// runs with few keys, so more bits there cost little memory. With six runs on level 0 and three levels below it, 1.6 %
-/// of the reads of missing keys read a block for nothing.
+/// sorted runs with few keys, so more bits there cost little memory. With six runs on level 0 and three levels below
+/// it, 1.6 % of the reads of missing keys read a block for nothing.
 const FILTER_BITS_PER_KEY: [f32; 7] = [18.0, 12.0, 12.0, 12.0, 12.0, 12.0, 10.0];
 const CRATE_CACHE_BYTES: u64 = 1 << 20;
 
@@ -131,7 +131,8 @@ mod tests {
         levels
     }
 
-    /// Checks all pairs by key and, if there is only one run, by a scan. Also checks the checksums of the tables.
+    /// Checks all pairs by key and, if there is only one sorted run, by a scan. Also checks the checksums of the
+    /// tables.
     fn check(store: &TableStore, map: &Map) {
         let set = store.newest();
         for (key, value) in map {

@@ -27,7 +27,8 @@ use crate::{
 pub struct RunCursor<T, K> {
     tables: T,
     span: SpanOf<K>,
-    /// Index in the run of the table with the current block. `number` is the number of the block within this table.
+    /// Index in the sorted run of the table with the current block. `number` is the number of the block within this
+    /// table.
     table: usize,
     number: usize,
     block: Arc<DataBlock>,
@@ -46,9 +47,9 @@ pub struct RunCursor<T, K> {
 /// Number of consecutive blocks that a scan reads from files before it reads ahead.
 const BLOCKS_BEFORE_AHEAD: usize = 4;
 
-/// A cursor that borrows the tables of the run and the bounds of the scan.
+/// A cursor that borrows the tables of the sorted run and the bounds of the scan.
 pub(crate) type BorrowedRunCursor<'a> = RunCursor<&'a [Arc<Table>], &'a [u8]>;
-/// A cursor that keeps the tables of the run open.
+/// A cursor that keeps the tables of the sorted run open.
 pub(crate) type OwnedRunCursor = RunCursor<Arc<[Arc<Table>]>, Arc<[u8]>>;
 
 impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
@@ -138,8 +139,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         };
     }
 
-    /// Moves to the next block in the direction of the scan. Returns false if the run ends, or if the next table is
-    /// outside the bounds of the scan.
+    /// Moves to the next block in the direction of the scan. Returns false if the sorted run ends, or if the next table
+    /// is outside the bounds of the scan.
     fn next_block(&mut self) -> bool {
         let tables = self.tables.as_ref();
         match self.span.direction {

@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc};
 use super::table::{Table, TableEntry, key_hash};
 use crate::backend::BackendError;
 
-/// Number of runs whose bloom filters a read checks in one step.
+/// Number of sorted runs whose bloom filters a read checks in one step.
 const RUNS_AT_A_TIME: usize = 8;
 
 /// First key and last key of a table, both inclusive.
@@ -18,7 +18,7 @@ type KeyRange = (Box<[u8]>, Box<[u8]>);
 #[derive(Debug)]
 pub struct Run {
     tables: Arc<[Arc<Table>]>,
-    /// First and last key of each table of the run, stored contiguously because every read compares them.
+    /// First and last key of each table of the sorted run, stored contiguously because every read compares them.
     ranges: Vec<KeyRange>,
 }
 
@@ -28,19 +28,19 @@ impl Run {
         Self { tables: tables.into(), ranges }
     }
 
-    /// Returns the tables of the run in ascending order.
+    /// Returns the tables of the sorted run in ascending order.
     #[must_use]
     pub fn tables(&self) -> &[Arc<Table>] {
         &self.tables
     }
 
-    /// Returns the tables of the run, shared, so that they stay open while the result exists.
+    /// Returns the tables of the sorted run, shared, so that they stay open while the result exists.
     #[must_use]
     pub fn shared_tables(&self) -> Arc<[Arc<Table>]> {
         Arc::clone(&self.tables)
     }
 
-    /// Returns the only table of the run that can contain a key; `None` if none can.
+    /// Returns the only table of the sorted run that can contain a key; `None` if none can.
     #[inline]
     fn table_for(&self, key: &[u8]) -> Option<&Table> {
         let candidate = self.ranges.partition_point(|(_, last)| **last < *key);

@@ -58,7 +58,7 @@ const APPLIED_KEY: &[u8] = b"\xffapplied";
 const SLICES_PER_TABLE: u64 = 16;
 /// Minimum size in bytes of a table that a merge writes while space is returned to a full disk.
 const MIN_SLICE_BYTES: u64 = 1 << 20;
-/// Number of runs on level 0, each from one flush, at which a compaction into the next level starts.
+/// Number of sorted runs on level 0, each from one flush, at which a compaction into the next level starts.
 const LEVEL_0_FLUSHES: u8 = 4;
 /// Value in a table's metadata that marks LZ4-compressed data blocks.
 const LZ4_TAG: u8 = 1;
@@ -300,7 +300,7 @@ impl TableStore {
         self.not_reclaimable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an estimate of the size of all tables after they are merged into one run.
+    /// Returns an estimate of the size of all tables after they are merged into one sorted run.
     fn merged_bytes(&self) -> u64 {
         let (mut bytes, mut items, mut deletes) = (0, 0, 0);
         for table in self.tree.current_version().iter_tables() {

@@ -31,10 +31,11 @@ use thalweg_disk::{PacedJob, PacedWork, Pacer, Permit, WriteMeter};
 const MAX_REST: Duration = Duration::from_millis(5);
 /// Time after a client's last write for which clients still count as writing.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// Number of runs on level 0 from which compactions are urgent and are not throttled.
+/// Number of sorted runs on level 0 from which compactions are urgent and are not throttled.
 pub(super) const URGENT_LEVEL_0_RUNS: usize = 7;
-/// Number of runs on level 0 below which compactions are no longer urgent. It is lower than [`URGENT_LEVEL_0_RUNS`], so
-/// that compactions are not throttled again as soon as they begin to catch up during a long load.
+/// Number of sorted runs on level 0 below which compactions are no longer urgent. It is lower than
+/// [`URGENT_LEVEL_0_RUNS`], so that compactions are not throttled again as soon as they begin to catch up during a long
+/// load.
 const CALM_LEVEL_0_RUNS: usize = 4;
 
 /// Kind of work that a background thread of the LSM tree does.
@@ -78,8 +79,8 @@ pub(crate) struct RunCounts {
 }
 
 impl WriteRoom {
-    /// Computes how many bytes clients can write. Each memtable becomes a run of `run_bytes` bytes; the active memtable
-    /// has `active_bytes` bytes.
+    /// Computes how many bytes clients can write. Each memtable becomes a sorted run of `run_bytes` bytes; the active
+    /// memtable has `active_bytes` bytes.
     pub(crate) fn of(counts: RunCounts, run_bytes: u64, active_bytes: u64) -> Self {
         let RunCounts { sealed, max_sealed, level_0_runs, slow_runs } = counts;
         let active_room = run_bytes.saturating_sub(active_bytes);
@@ -109,7 +110,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Returns true if work of this kind is calm (not urgent). `is_behind` is true if level 0 has too many runs.
+    /// Returns true if work of this kind is calm (not urgent). `is_behind` is true if level 0 has too many sorted runs.
     fn is_calm(self, chore: WorkKind, is_behind: bool) -> bool {
         let is_behind = match chore {
             WorkKind::Flush => self.sealed > 1,
