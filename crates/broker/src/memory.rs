@@ -40,8 +40,8 @@ pub(crate) struct Memory {
     /// Sum of reservations in bytes up to which any link may reserve memory. The reserve begins above it. `open <=
     /// shared <= max`.
     open: u64,
-    /// Sum of reservations in bytes at which the lower half of the reserve ends. As long as the sum does not exceed
-    /// this number, a link may use the reserve even if its owner holds much.
+    /// Sum of all reservations in bytes at which the lower half of the reserve ends. The reserve is the memory kept for
+    /// the owners (clients) that hold least. Up to this sum, a link may use the reserve even if its owner holds much.
     shared: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,

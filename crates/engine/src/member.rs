@@ -210,8 +210,8 @@ fn drawn_from(seed: u64) -> ClusterId {
 }
 
 impl Inner {
-    /// Tells the log the LSN from which a live follower needs records. The state stores the LSNs of only some entries
-    /// (marks), so this is the last mark before the needed entry: some hundred records more than needed are kept.
+    /// Tells the log the LSN from which a live follower needs records. The state stores the LSNs of only some entries,
+    /// so this passes the last stored LSN before the needed entry: the log keeps some hundred records too many.
     pub(crate) fn keep_for_followers(&self) {
         let floor = Index(self.follower_floor.load(Ordering::Acquire));
         let from = (floor < Index::MAX).then(|| match self.open.machine.history_mark_before(floor) {

@@ -31,7 +31,7 @@ pub struct StreamRun {
 pub struct RunLimits {
     /// Maximum number of bytes of all runs together. At least one record is returned, however large it is.
     pub max_bytes: u64,
-    /// Bytes that each run counts towards the maximum in addition to its records.
+    /// Bytes that each run adds to the sum which `max_bytes` limits, besides its records.
     pub per_run_bytes: u64,
     /// Number of records after which no further run begins. A run that has begun is not cut because of this number.
     pub enough_records: u64,

@@ -24,7 +24,7 @@ pub(crate) struct Turn<'t> {
     pub out: &'t mut Replies,
     /// The channel's state for subjects: publishing and subscriptions.
     pub subjects: &'t mut Subjects,
-    /// Writes of the channel that wait for rows from the disk.
+    /// Writes of the channel that wait until other threads have read rows of the state for them from the disk.
     pub writes: &'t mut Writes,
     /// Number of the channel, unique on this server.
     pub number: u64,
@@ -44,7 +44,7 @@ impl Turn<'_> {
 /// Future that completes with the reply to a request.
 pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
-/// Queue of a channel's writes that wait for rows from the disk.
+/// Queue of a channel's writes that wait until other threads have read rows of the state for them from the disk.
 pub(crate) type Writes = WriteQueue<Result<PendingReply, Failure>>;
 
 /// Result of a handler. It determines how the request is answered.

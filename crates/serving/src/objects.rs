@@ -238,8 +238,9 @@ impl ObjectMemory {
         Ok(true)
     }
 
-    /// Returns true if a group may get records of `bytes`. That is so if the bytes fit below the reserve of the bound,
-    /// or if the group holds no more than is still free.
+    /// Returns true if a group may get records of `bytes`. That is so if the bytes fit into the memory for objects
+    /// without its reserve (the part kept for the clients that hold least), or if the group then holds at most as much
+    /// as is still free.
     fn is_open_to_group(&self, group: GroupId, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;
@@ -250,8 +251,9 @@ impl ObjectMemory {
         held.saturating_add(bytes) <= self.bound().free()
     }
 
-    /// Returns true if the client's address may get `bytes` more. That is so if they fit below the reserve of the
-    /// bound, or if the address holds no more than is still free.
+    /// Returns true if the client's address may get `bytes` more. That is so if they fit into the memory for objects
+    /// without its reserve (the part kept for the clients that hold least), or if the address then holds at most as
+    /// much as is still free.
     fn is_open_to_address(&self, account: &Account, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;
@@ -288,7 +290,8 @@ impl ObjectMemory {
         self.count(db, COUNTED_EVERY);
     }
 
-    /// Logs a warning at the start of the server if the objects in the state exceed the bound.
+    /// Logs a warning at the start of the server if the objects in the state take more memory than the server permits
+    /// for them.
     pub(crate) fn warn_at_start(&self, db: &Database) {
         self.count(db, Duration::ZERO);
         let (used, limit) = (self.bound().used(), self.bound().limit());

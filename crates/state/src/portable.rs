@@ -171,16 +171,16 @@ impl RelocatedBytes {
 /// position, with an LSN of the new node's own log. `membership` is the payload of the membership's record.
 ///
 /// The rows are the membership (list of nodes), a history floor that makes all earlier entries unreadable as history, a
-/// mark from which later changes can be read, and an inline floor. The inline floor states that no entry of the new log
-/// contains a value that the state stores inline.
+/// mark from which later changes can be read, and an inline floor. The inline floor states that no row points to a
+/// value in an entry of the new log.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);
     begin_log(batch, applied);
 }
 
-/// Adds the history floor, the mark and the inline floor of a log in which no entry up to the `applied` position can be
-/// read.
+/// Adds the rows (history floor, mark, inline floor) which state that no entry up to the `applied` position can be read
+/// from this node's log.
 fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
     let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
     batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);

@@ -124,7 +124,7 @@ pub struct ServerParameters<'a> {
     pub max_subscriptions: u32,
     /// Durability level of acknowledgements for requests that state no level.
     pub durability: Durability,
-    /// Id of the node.
+    /// Id of the server's node.
     pub node: NodeId,
     /// Number of this run of the node; each start has another number.
     pub run: u64,

@@ -134,12 +134,11 @@ pub struct CompactionEffect {
     pub contender: String,
     /// Number and size of the store's tables before the compaction.
     pub before: Footprint,
-    /// Figures that the authors of another storage engine published for the same compaction (row P of
-    /// docs/performance.md), as text.
+    /// Number and size of the store's tables after the compaction.
     pub after: Footprint,
     /// Bytes of the keys and values that are not deleted.
     pub alive: u64,
-    /// Figures that another system published for the same compaction (row P), as text.
+    /// Results that another system's authors published for the same compaction (row P of docs/performance.md), as text.
     pub published: &'static str,
 }
 

@@ -26,7 +26,8 @@ use crate::{
     },
 };
 
-/// A subscription of a channel. Its id on the channel is its position in the channel's list, from 1.
+/// A subscription of a channel. The channel has a list of its subscriptions; the subscription's id on the channel is
+/// its position in this list, from 1.
 #[derive(Debug)]
 struct Subscription {
     /// Number of the subscription's queue group. Without queue groups, the number of the subscription.

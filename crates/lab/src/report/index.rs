@@ -9,7 +9,7 @@ use super::escape::escaped;
 pub struct Entry {
     /// Heading under which the page lists the run. Entries of one section must be adjacent.
     pub section: String,
-    /// Name of the run in the list.
+    /// Name of the run on the page.
     pub name: String,
     /// Command that repeats the run.
     pub command: String,

@@ -35,8 +35,8 @@ impl ChannelTask {
         self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()
     }
 
-    /// Proposes and commits the waiting writes whose rows other threads have read from the disk. Returns true if there
-    /// were any.
+    /// Proposes and commits the waiting writes for which other threads have read the needed rows of the state from the
+    /// disk. Returns true if there were any.
     pub(super) fn continue_after_fetch(&mut self, cx: &mut Context<'_>) -> bool {
         let any = self.writes.propose_read(cx);
         if any {
@@ -149,8 +149,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Proposes and commits all writes that wait until other threads have read rows for them. Used when the channel
-    /// closes.
+    /// Proposes and commits all writes that wait until other threads have read rows of the state for them. Used when
+    /// the channel closes.
     pub(super) fn commit_waiting(&mut self) {
         if self.writes.propose_all() {
             self.session.app.db.commit_queued();

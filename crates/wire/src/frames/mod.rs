@@ -48,7 +48,7 @@ pub enum DecodeError {
     /// This version of the protocol does not know the frame's kind.
     #[error("unknown kind of frame {kind:#06x}: the peer is newer, or the kind is not part of the protocol yet")]
     UnknownKind {
-        /// Number of the unknown kind.
+        /// Number of the frame's kind, which this version does not know.
         kind: u16,
     },
     /// The frame has a kind that only the other side may send.
