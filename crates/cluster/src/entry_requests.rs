@@ -31,8 +31,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Time for which a leader continues to collect the ids of client requests after a member has asked for them.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
-/// Names that this node has received from a leader. The name of an entry is a text with the ids of the client requests
-/// in this entry.
+/// Names of log entries that this node has received from a leader. The name of an entry is a text with the ids of the
+/// client requests in this entry.
 #[derive(Debug, Default)]
 struct LeaderNames {
     /// The leader that sent the names (request ids), and its term.
@@ -53,8 +53,8 @@ impl LeaderNames {
         }
     }
 
-    /// Adds names: the ids of client requests, each with the index of its entry. The leader numbers names in order;
-    /// `first` is the number of the first element of `names`.
+    /// Adds names of log entries: the ids of client requests, each with the index of its entry. The leader numbers
+    /// names in order; `first` is the number of the first element of `names`.
     fn add(&mut self, first: u64, names: Vec<(Index, String)>) {
         let missed = first.saturating_sub(self.number.saturating_add(1));
         if missed > 0 && self.number > 0 {

@@ -71,8 +71,7 @@ impl Database {
     /// Opens the data directory at `path` as a member of a cluster. The database applies nothing and has no leader
     /// until consensus runs on its [parts](Self::member_parts).
     ///
-    /// # Errors
-    /// The directory cannot be opened, or may not take this part in the cluster.
+    /// # Errors The directory cannot be opened, or may not be opened as this member.
     pub fn open_member(path: impl AsRef<Path>, options: Options, identity: MemberIdentity) -> Result<Self, OpenError> {
         Self::open_member_while(path, options, identity, open::random_cluster(), &mut |_| ControlFlow::Continue(()))
     }

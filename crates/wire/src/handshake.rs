@@ -41,7 +41,7 @@ pub enum HandshakeError {
         "the first frame has kind {kind:#06x}: this port speaks Thalweg's native protocol, which begins with a hello"
     )]
     NotHello {
-        /// Kind number of the first frame.
+        /// Number of the kind of the first frame.
         kind: u16,
     },
     /// The first frame is malformed.

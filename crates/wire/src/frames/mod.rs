@@ -171,7 +171,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Name of the kind in `docs/formats/wire.md`.
+            /// Name of this kind of frame in `docs/formats/wire.md`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
