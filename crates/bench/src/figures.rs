@@ -15,16 +15,16 @@ use thalweg_lab::samples::{Better, Role, Run, Samples};
 /// window, a short section of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure<C> {
-    /// Name of the figure with its unit.
+    /// Name of the measured value (figure) with its unit, such as `p99 µs`.
     pub name: String,
-    /// Direction in which the figure improves.
+    /// Direction in which the measured value improves: up or down.
     pub better: Better,
-    /// Role of the figure in a comparison: the figure decides the result, or is compared without deciding, or is only
+    /// Use of the measured value in a comparison: it decides the result, is compared without deciding, or is only
     /// shown.
     pub role: Role,
     whole: fn(&Outcome<C>) -> f64,
-    /// Function that computes the value in a window. Its second argument is the length of the window in seconds. `None`
-    /// if windows do not have this figure.
+    /// Function that computes the value in a window, a short section of the run. Its second argument is the length of
+    /// the window in seconds. `None` if the value exists only for whole runs.
     window: Option<fn(&Window, f64) -> Option<f64>>,
 }
 

@@ -57,7 +57,7 @@ pub enum SubscribeError {
     /// The name of the queue group is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
     #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
     GroupName {
-        /// Length of the name in bytes.
+        /// Length in bytes of the rejected group name.
         bytes: usize,
     },
     /// The queue group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern, which is the maximum.
@@ -123,7 +123,7 @@ impl Link {
         Self { shared, registry }
     }
 
-    /// Number of the link in its broker.
+    /// Returns the number that identifies the link in its broker.
     #[must_use]
     pub fn id(&self) -> LinkId {
         self.shared.id

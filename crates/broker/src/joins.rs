@@ -36,7 +36,7 @@ impl Joins {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Adds a publisher to the list of those that wait for a new member. `count` is the result of
+    /// Adds a publisher to the publishers that wait for a new member of a queue group. `count` is the result of
     /// [`count`](Self::count) before the publisher found all members of a group full. Returns false if a member has
     /// joined since then; the publisher must then try again instead of waiting.
     pub(crate) fn wait(&self, waiter: &Arc<dyn Notify>, stamp: WaitStamp, count: u64) -> bool {

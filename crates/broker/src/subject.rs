@@ -30,7 +30,7 @@ pub enum SubjectError {
     /// The subject or pattern has more than [`MAX_SUBJECT_BYTES`] bytes.
     #[error("a subject has at most {MAX_SUBJECT_BYTES} bytes, this one has {bytes}")]
     TooLong {
-        /// Length of the text in bytes.
+        /// Length of the subject or pattern in bytes.
         bytes: usize,
     },
     /// The subject or pattern has more than [`MAX_SUBJECT_TOKENS`] tokens, which are the parts between dots.
@@ -39,19 +39,19 @@ pub enum SubjectError {
     /// The subject or pattern has an empty token: a dot at the start, at the end, or next to another dot.
     #[error("token {token} of the subject is empty: give each dot a token on both sides")]
     EmptyToken {
-        /// Number of the empty token, counted from 0.
+        /// Index of the empty token in the subject or pattern, from 0.
         token: usize,
     },
     /// A subject has a token `*` or `>`. Only patterns may have these tokens.
     #[error("token {token} is a wildcard: publish to a subject without `*` and `>`, they are for subscriptions")]
     Wildcard {
-        /// Number of the wildcard token, counted from 0.
+        /// Index of the wildcard token in the subject, from 0.
         token: usize,
     },
     /// A token `>` is not the last token of the pattern.
     #[error("token {token} is `>`, which matches all remaining tokens: it must be the last token")]
     TailNotLast {
-        /// Number of the misplaced token `>`, counted from 0.
+        /// Index of the misplaced token `>` in the pattern, from 0.
         token: usize,
     },
 }

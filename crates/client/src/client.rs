@@ -105,8 +105,8 @@ pub(crate) struct RequestOptions {
     pub extra_time: Duration,
     /// Number of the server run (from start to stop) for which the request is valid; `None` for any run.
     pub run: Run,
-    /// Number of the data set for which the request is valid; `None` for any data set. The client numbers the data sets
-    /// of the servers that it connects to (`Directory::data`).
+    /// Number of the server's data set (all of its data) for which the request is valid; `None` for any data set. A
+    /// restored server has another data set. The client numbers the data sets that it meets (`Directory::data`).
     pub data: Option<u32>,
     /// Node of a cluster to which the client sends the request.
     pub target: Target,

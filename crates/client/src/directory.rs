@@ -48,7 +48,8 @@ pub(crate) struct Directory {
     seeds: Vec<Endpoint>,
     known: Mutex<DirectoryState>,
     redirects: AtomicBool,
-    /// Number of times that the client connected to a server whose data set differs from the previous server's.
+    /// Number of times that the client connected to a server with another data set than before. A data set is all data
+    /// of a server; a restored server has another one.
     data: AtomicU32,
     /// Number of changes so far after which a connection may have to move to another node, such as a new leader.
     version: watch::Sender<u64>,
@@ -120,15 +121,15 @@ impl Directory {
         self.redirects.load(Ordering::Relaxed)
     }
 
-    /// Returns the number that the client gives to the server's present data set. Ids of keyspaces, streams and groups
-    /// are valid only within one data set. The number rises when the client connects to a server with another data set,
-    /// such as a restored one, because an id may stand for another object there.
+    /// Returns the number that the client gives to the server's present data set (all of its data). Ids of keyspaces,
+    /// streams and groups are valid only within one data set. The number rises when the client connects to a server
+    /// with another data set, such as a restored one, because an id may stand for another object there.
     pub(crate) fn data(&self) -> u32 {
         self.data.load(Ordering::Acquire)
     }
 
-    /// Returns true if `data` is the number of another data set than the server's present one; false for `None`, which
-    /// stands for any data set.
+    /// Returns true if `data` is not the number of the server's present data set (all of its data; a restored server
+    /// has another data set). Returns false for `None`, which stands for any data set.
     pub(crate) fn has_other_data(&self, data: Option<u32>) -> bool {
         data.is_some_and(|data| data != self.data())
     }

@@ -144,10 +144,10 @@ impl Failure {
 /// Reason why the client cannot send a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// A command of the request exceeds a limit.
+    /// A command of the request breaks a limit, for example on the length of a key.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// A record or message of the request exceeds a limit.
+    /// A record or message of the request breaks a limit, for example on its size.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The request does not fit into a frame of the protocol.
@@ -188,7 +188,7 @@ pub enum ProtocolError {
     /// A frame is larger than the client accepts.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A frame does not have the layout of its kind.
+    /// The bytes of a received frame do not have the layout that the frame's kind requires.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// A batch of messages is malformed, or its checksum does not match.

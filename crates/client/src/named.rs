@@ -22,8 +22,8 @@ use crate::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// An id, and the number of the data set in which the id is valid. The client numbers the data sets of the servers that
-/// it connects to (`Directory::data`).
+/// An id, and the number of the data set in which the id is valid. A data set is all data of a server; a restored
+/// server has another one. The client numbers the data sets that it meets (`Directory::data`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownId {
     pub id: u32,
@@ -36,11 +36,11 @@ pub(crate) struct KnownId {
 pub(crate) struct NamedObject {
     pub client: Client,
     pub name: Name,
-    /// Number of the data set in which the name is valid, if the name contains the id of another object; `None` if the
-    /// name is valid in all data sets.
+    /// Number of the server's data set (see `Directory::data`) in which the name is valid, if the name contains the id
+    /// of another object; `None` if the name is valid in all data sets.
     name_data: Option<u32>,
-    /// Id of the object in the lower 32 bits, and the number of the data set in which the id is valid in the upper 32
-    /// bits; `UNKNOWN` if the id is not known.
+    /// Id of the object in the lower 32 bits, and the number of the server's data set (see `Directory::data`) in which
+    /// the id is valid in the upper 32 bits; `UNKNOWN` if the id is not known.
     id: AtomicU64,
 }
 
@@ -84,7 +84,8 @@ impl NamedObject {
         Ok(KnownId { id, data })
     }
 
-    /// Returns the id if the client has looked it up in the data set with this number; otherwise `None`.
+    /// Returns the id if the client has looked it up in the server's data set number `data` (see `Directory::data`);
+    /// otherwise `None`.
     fn cached_id(&self, data: u32) -> Option<u32> {
         let stored = self.id.load(Ordering::Relaxed);
         if stored != UNKNOWN && (stored >> 32) as u32 == data {

@@ -49,21 +49,22 @@ pub(crate) struct Names(Mutex<NameTable>);
 
 #[derive(Debug, Default)]
 struct NameTable {
-    /// Number of the data set in which all ids of the table are valid. The client numbers the data sets of the servers
-    /// that it connects to (`Directory::data`).
+    /// Number of the server's data set in which all ids of the table are valid. A data set is all data of a server; a
+    /// restored server has another one. The client numbers the data sets that it meets (`Directory::data`).
     data: u32,
     ids: HashMap<Name, u32>,
 }
 
 impl Names {
-    /// Returns the id of a name in the data set with the number `data`; `None` if the table has no such id.
+    /// Returns the id of a name in the server's data set number `data` (see `Directory::data`); `None` if the table has
+    /// no such id.
     pub(crate) fn get(&self, name: &Name, data: u32) -> Option<u32> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.ids.get(name).copied().filter(|_| names.data == data)
     }
 
-    /// Adds the id of a name, which was looked up in the data set with the number `data`. Does nothing if the table
-    /// already has ids of a later data set.
+    /// Adds the id of a name, which was looked up in the server's data set number `data` (see `Directory::data`). Does
+    /// nothing if the table already has ids of a later data set.
     pub(crate) fn put(&self, name: Name, id: u32, data: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if data < names.data {

@@ -278,7 +278,7 @@ impl Supervisor {
         Ok(connected)
     }
 
-    /// Connects to the best reachable node for the role of this pool.
+    /// Connects to the best reachable node for this pool: the leader, the nearest member, or one fixed member.
     async fn connect_best(&self) -> Result<Connected, ConnectError> {
         if let PoolRole::Member(node) = self.place {
             return self.connect_to_member(node).await;
@@ -461,8 +461,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits until another node is better for the role of this pool, and returns a connection to it. Never returns if
-    /// no other node can be better.
+    /// Waits until another node is better for this pool (which leads to the leader, the nearest member, or one fixed
+    /// member), and returns a connection to it. Never returns if no other node can be better.
     async fn better_node(&self, server: &ServerInfo) -> Connected {
         if !server.is_clustered {
             return std::future::pending().await;

@@ -125,7 +125,7 @@ type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 
 enum WaitReason {
     /// A connection, or room for the frame on the link.
     Link,
-    /// The end of a request that is in progress on the link.
+    /// The completion of a request, because as many requests are in progress on the link as it permits.
     Request,
     /// The server's answer to the oldest unacknowledged batch.
     Ack,

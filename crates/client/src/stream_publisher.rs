@@ -290,8 +290,8 @@ struct Worker {
     in_flight: VecDeque<Batch>,
     backoff: Backoff,
     gaps: u32,
-    /// Number of the data set in which the stream's id and the producer are valid. The client numbers the data sets of
-    /// the servers that it connects to (`Directory::data`).
+    /// Number of the server's data set in which the stream's id and the producer are valid. A data set is all data of a
+    /// server; a restored server has another one. The client numbers the data sets that it meets (`Directory::data`).
     data: u32,
 }
 

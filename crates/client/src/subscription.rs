@@ -37,8 +37,8 @@ struct Subscription {
 }
 
 impl Subscription {
-    /// Begins the subscription. Sends the request only to a server with the data set of this number
-    /// (`Directory::data`); `None` stands for any data set.
+    /// Begins the subscription. Sends the request only to a server with the data set number `data` (see
+    /// `Directory::data`); `None` stands for any data set.
     async fn begin(
         client: &Client,
         window: Window,
@@ -123,15 +123,16 @@ pub(crate) struct Feed<S> {
     backoff: Backoff,
     interrupted: bool,
     over: bool,
-    /// Number of the data set in which the id in the subscription's request is valid; `None` if the request has no id.
-    /// The client numbers the data sets of the servers that it connects to (`Directory::data`).
+    /// Number of the server's data set in which the id in the subscription's request is valid; `None` if the request
+    /// has no id. A data set is all data of a server; a restored server has another one. The client numbers the data
+    /// sets that it meets (`Directory::data`).
     data: Option<u32>,
     pub source: S,
 }
 
 impl<S: Source> Feed<S> {
-    /// Begins the subscription. Returns an error if the first attempt fails. `data` is the number of the data set in
-    /// which the id in the request is valid (`Directory::data`); `None` if the request has no id.
+    /// Begins the subscription. Returns an error if the first attempt fails. `data` is the number of the server's data
+    /// set in which the id in the request is valid (see `Directory::data`); `None` if the request has no id.
     pub(crate) async fn begin(client: &Client, window: Window, data: Option<u32>, source: S) -> Result<Self, Error> {
         let (client, backoff) = (client.clone(), Backoff::new(client.options().retries));
         let mut feed = Self { client, window, active: None, backoff, interrupted: false, over: false, data, source };

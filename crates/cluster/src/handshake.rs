@@ -46,7 +46,7 @@ const SOFTWARE: &str = env!("CARGO_PKG_VERSION");
 /// checks the peer's values against others.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// Id of the cluster.
+    /// Id of the cluster to which this node belongs.
     pub cluster: ClusterId,
     /// Id of this node.
     pub node: NodeId,

@@ -54,7 +54,7 @@ pub enum NodeError {
     /// The database was opened for a single node, not as a member of a cluster.
     #[error("the database is not a member of a cluster")]
     NotAMember,
-    /// The address for other nodes could not be bound.
+    /// The node could not bind a socket to its address for other nodes.
     #[error("cannot listen on {address} for other nodes: {error}")]
     Bind {
         /// Address at which this node was to accept connections of other nodes.

@@ -41,7 +41,7 @@ pub enum RepairError {
     /// The database was opened as a single node, not as a member of a cluster.
     #[error("the database is not a member of a cluster")]
     NotAMember,
-    /// The note in the directory names no member that offers its state.
+    /// No member is known from which the state could be copied: the repair note in the directory names none.
     #[error("no member that could give its state is known")]
     NoSource,
     /// The caller has stopped the repair.

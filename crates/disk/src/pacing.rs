@@ -32,7 +32,8 @@ const SAMPLE_BYTES: u64 = 1 << 20;
 /// Highest plausible rate of a disk, in bytes per second. A faster sample is ignored: its bytes were already on the
 /// disk, or only went to memory.
 const MAX_DISK_RATE: u64 = 16 << 30;
-/// Weight of a new measurement in the average rate of the disk: one part in this number.
+/// Divisor: a new measurement changes the average rate of the disk by its difference from the average divided by this
+/// number.
 const SAMPLE_WEIGHT: u64 = 8;
 /// Minimum time between two measurements of the writers' rate, and of the fraction of time that syncs take.
 const WINDOW: Duration = Duration::from_millis(100);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use thalweg_state::machine::Machine;
 
-/// Number of commands in a row, all of whose rows were in memory, after which rows are no longer looked up in advance.
+/// Number of successive commands with all rows in memory after which rows are no longer looked up in advance.
 pub(crate) const OPEN_COMMANDS: u32 = 4096;
 
 /// Decides if the rows that commands will read are looked up before the commands are proposed (gate open).
@@ -29,7 +29,7 @@ impl FetchGate {
         Self { seen: AtomicU64::new(0), left: AtomicU32::new(if has_files { OPEN_COMMANDS } else { 0 }) }
     }
 
-    /// Returns true if the rows of a command should be looked up before the command is proposed.
+    /// Returns true if the rows of the state that a command reads should be looked up before the command is proposed.
     pub(crate) fn is_open(&self, machine: &Machine) -> bool {
         let reads = machine.file_reads();
         if self.seen.load(Relaxed) != reads {

@@ -353,9 +353,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Handles a view of the state that a digest command has kept and that no caller has taken for some rounds. On a
-    /// member, another member has requested the digest, so it is computed. On a node alone, the caller that requested
-    /// the digest no longer waits, so the view is dropped.
+    /// Handles a view of the state that a digest command has kept and that no caller has taken for some maintenance
+    /// rounds. On a member, another member has requested the digest, so it is computed. On a node alone, the caller
+    /// that requested the digest no longer waits, so the view is dropped.
     fn use_old_digest_view(self: &Arc<Self>, found: &mut Option<(u64, u32)>) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         *found = machine.kept_digest_view().map(|id| match *found {

@@ -71,8 +71,7 @@ impl Database {
     /// Opens the data directory at `path` as a member of a cluster. The database applies nothing and has no leader
     /// until consensus runs on its [parts](Self::member_parts).
     ///
-    /// # Errors
-    /// The directory cannot be opened, or may not take this part in the cluster.
+    /// # Errors The directory cannot be opened, or may not be opened as this member.
     pub fn open_member(path: impl AsRef<Path>, options: Options, identity: MemberIdentity) -> Result<Self, OpenError> {
         Self::open_member_while(path, options, identity, open::random_cluster(), &mut |_| ControlFlow::Continue(()))
     }
@@ -210,8 +209,8 @@ fn drawn_from(seed: u64) -> ClusterId {
 }
 
 impl Inner {
-    /// Tells the log the LSN from which a live follower needs records. The state stores the LSNs of only some entries
-    /// (marks), so this is the last mark before the needed entry: some hundred records more than needed are kept.
+    /// Tells the log the LSN from which a live follower needs records. The state stores the LSNs of only some entries,
+    /// so this passes the last stored LSN before the needed entry: the log keeps some hundred records too many.
     pub(crate) fn keep_for_followers(&self) {
         let floor = Index(self.follower_floor.load(Ordering::Acquire));
         let from = (floor < Index::MAX).then(|| match self.open.machine.history_mark_before(floor) {

@@ -238,8 +238,8 @@ impl Transaction {
         }
     }
 
-    /// Converts a failed condition to an error that names the changed key. `condition` is the number of the condition:
-    /// first those of the keys read, then those of the ranges.
+    /// Converts a failed condition to an error that names the changed key. `condition` is the index of the failed
+    /// condition: first come those of the keys read, then those of the ranges.
     fn conflict(&self, condition: u32, actual: Option<Revision>) -> TransactionError {
         match self.reads.iter().nth(condition as usize) {
             Some(((keyspace, key), read)) => {

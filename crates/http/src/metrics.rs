@@ -27,7 +27,7 @@ const CLASSES: usize = 5;
 #[derive(Debug)]
 pub(crate) struct Requests {
     shards: Shards,
-    /// Names of the operations, by number.
+    /// Names of the operations. The index of a name is the operation's number.
     operations: Vec<&'static str>,
 }
 

@@ -231,17 +231,17 @@ fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, Ap
 
 /// Builder of a list of writes: for a commit, or for one of the two lists of a transaction.
 pub(crate) trait Writes {
-    /// Adds a put of a value to the list. `terms` has the lifetime of the value.
+    /// Adds a put of a value to this list of writes. `terms` has the lifetime of the value.
     fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: PutLifetime) -> Result<(), CommandError>;
-    /// Adds a change of a key's deadline to the list.
+    /// Adds a change of a key's deadline to this list of writes.
     fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError>;
-    /// Adds a delete of a key to the list.
+    /// Adds a delete of a key to this list of writes.
     fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError>;
-    /// Adds an append of records to the list.
+    /// Adds an append of records to this list of writes.
     fn append(&mut self, stream: StreamId, terms: &AppendConditions<'_>, batch: &RecordBatch) -> Result<(), ApiError>;
-    /// Adds an ack of delivered records to the list.
+    /// Adds an ack of delivered records to this list of writes.
     fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError>;
-    /// Adds a nack of delivered records to the list.
+    /// Adds a nack of delivered records to this list of writes.
     fn nack(
         &mut self,
         group: GroupId,

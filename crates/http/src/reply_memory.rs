@@ -28,9 +28,11 @@ use crate::reply;
 /// Rule by which a reply of known size counts in `max_reply_bytes_in_flight`, the limit on unsent bytes of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMemory {
-    /// The request only reads, so the server rejects it if the limit has no room for its reply.
+    /// The request only reads, so the server rejects it if the limit on unsent bytes of replies has no room for its
+    /// reply.
     Reserve,
-    /// The request may have had an effect, so its reply is sent and counted even above the limit.
+    /// The request may have had an effect, so its reply is sent and counted even above the limit on unsent bytes of
+    /// replies.
     Exceed,
     /// The handler has counted the reply already, or other clients share it.
     Counted,
@@ -50,8 +52,8 @@ pub(crate) fn is_counted(bytes: u64, version: Version) -> bool {
     bytes >= counted_from(version)
 }
 
-/// Counts a reply of known size until the client has read it, if the reply is large. Returns an error if the limit has
-/// no room and the request only reads.
+/// Counts a reply of known size until the client has read it, if the reply is large. Returns an error if the request
+/// only reads and the limit on unsent bytes of replies has no room.
 pub(crate) fn count(
     mut response: Response<Body>,
     memory: ReplyMemory,

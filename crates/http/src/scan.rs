@@ -278,7 +278,7 @@ impl PageSource for Scan {
 
 impl Scan {
     /// Encodes some pairs into `out`, and adds the end position of each pair to `cuts`. Returns `None` if the scan
-    /// continues. If the scan ends here, returns the content of the range after it: more pairs, or none.
+    /// continues. If the scan ends here, returns whether the range has more pairs after it.
     fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Remainder>, ApiError> {
         let pairs = match &mut self.iter {
             Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,

@@ -59,7 +59,7 @@ impl JsonTransaction {
         self.then.iter().chain(&self.otherwise)
     }
 
-    /// Returns true if no operation of either list writes.
+    /// Returns true if neither of the transaction's two lists of operations contains a write.
     fn only_reads(&self) -> bool {
         self.operations().all(JsonOperation::reads)
     }

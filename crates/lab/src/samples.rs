@@ -12,7 +12,7 @@ use crate::{BenchError, Build, embedded};
 /// Size in bytes of the largest report file that is read.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
 
-/// Direction in which a figure improves: up or down.
+/// Direction in which a measured value (figure) improves: up or down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
@@ -22,16 +22,16 @@ pub enum Better {
     Lower,
 }
 
-/// Role of a figure in a comparison of its scenario.
+/// Use of a measured value (figure) when two measurements of one scenario are compared: it decides, is compared without
+/// deciding, or is only shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The figure decides if one measurement of its scenario is better than another. Each scenario has one deciding
-    /// figure.
+    /// The value decides which of two measurements of its scenario is better. Each scenario has one deciding value.
     Deciding,
-    /// The figure is compared, but does not decide which measurement is better.
+    /// The value is compared, but does not decide which measurement is better.
     Compared,
-    /// The figure is shown but not compared, because the load determines it.
+    /// The value is shown but not compared, because the load determines it.
     Shown,
 }
 
@@ -43,11 +43,11 @@ pub struct Samples {
     pub scenario: String,
     /// Durability level of the scenario's writes; `-` if the scenario does not write.
     pub durability: String,
-    /// Name of the figure with its unit, such as `p99 µs`.
+    /// Name of the measured value (figure) with its unit, such as `p99 µs`.
     pub figure: String,
-    /// Direction in which the figure improves.
+    /// Direction in which the measured value improves: up or down.
     pub better: Better,
-    /// Role of the figure in a comparison.
+    /// Use of the measured value in a comparison: it decides, is compared without deciding, or is only shown.
     pub role: Role,
     /// Length in seconds of the windows into which each benchmark run is divided.
     pub window_seconds: f64,

@@ -18,7 +18,7 @@
 use super::objective::Trial;
 use crate::report::{Check, Verdict};
 
-/// Bounds and precision of a search for the knee.
+/// First and highest rate, and precision, of a search for the knee (the highest rate that meets the objective).
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Rate at which the search begins, in requests per second.

@@ -11,8 +11,8 @@ use std::{ops::Range, time::Duration};
 
 use crate::latency::{Latencies, nanos};
 
-/// Shortest window in nanoseconds if no option states a length. At usual rates, shorter windows have too few requests
-/// for a percentile.
+/// Shortest window (section of a run) in nanoseconds if no option states a length. At usual rates, shorter windows have
+/// too few requests for a percentile.
 const MIN_WINDOW: u64 = 250_000_000;
 /// Maximum number of windows of a benchmark run if no option states a length. Each window takes about 35 KB per worker.
 const MAX_WINDOWS: u64 = 120;
@@ -24,7 +24,7 @@ const MAX_ASKED_WINDOWS: u64 = 1200;
 pub struct Timeline {
     /// Start of the first window, in nanoseconds since the start of the benchmark run.
     begin: u64,
-    /// Length of a window in nanoseconds, above 0.
+    /// Length of a window (section of the run) in nanoseconds, above 0.
     window: u64,
     windows: Vec<Window>,
 }
@@ -80,7 +80,7 @@ impl Timeline {
         &self.windows
     }
 
-    /// Returns the length of a window in seconds.
+    /// Returns the length of a window (section of the run) in seconds.
     pub fn window_seconds(&self) -> f64 {
         self.window as f64 / 1e9
     }

@@ -18,7 +18,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC32C of `head` followed by all parts of a record.
+/// Returns the CRC32C of `head` followed by `parts`, the slices of which a record consists.
 #[must_use]
 pub(crate) fn crc32c_parts(head: &[u8], parts: &[IoSlice<'_>]) -> u32 {
     let total = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();

@@ -40,7 +40,8 @@ pub(crate) enum FrameMemory {
     /// The frame needs a new memory reservation. It is rejected if the server's limit on replies has been reached. Used
     /// for replies to reads.
     Reserve,
-    /// The frame is counted even above the limit, because the change or message that it reports has already happened.
+    /// The frame is counted even above the server's limit on the bytes of replies, because the change or message that
+    /// it reports has already happened.
     Exceed,
     /// The caller has already reserved memory for the frame. Contains the reservation.
     Reserved(Reservation),
@@ -51,8 +52,7 @@ pub(crate) enum FrameMemory {
 impl FrameMemory {
     /// Reserves memory for a frame of `bytes` bytes, if frames of this size are counted.
     ///
-    /// # Errors
-    /// `overloaded` if the limit has no room for the frame.
+    /// # Errors `overloaded` if the server's limit on the bytes of replies has no room for the frame.
     pub(crate) fn reserve(account: &Arc<Account>, bytes: usize) -> Result<Self, Failure> {
         if bytes < COUNTED_REPLY_BYTES {
             return Ok(Self::Reserve);

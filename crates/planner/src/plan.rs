@@ -23,9 +23,9 @@ use crate::{Interval, Line, Profile, ProfileError, Quantile, Request, Run, Setti
 /// One computed number of a capacity plan, with its name, unit and formula.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// Name of the number. Names stay the same across versions, so programs can rely on them.
+    /// Name of the computed value. Names stay the same across versions, so programs can rely on them.
     pub name: &'static str,
-    /// Estimated value with its lower and upper bound.
+    /// Computed value with its lower and upper bound.
     pub interval: Interval,
     /// Unit of the value: `writes/s`, `processors`, `bytes`, `bytes/s`, `fsyncs/s` or `seconds`.
     pub unit: &'static str,

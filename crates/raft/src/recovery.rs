@@ -28,7 +28,8 @@ pub struct Base {
 }
 
 impl Base {
-    /// Reads these facts from the rows of the stored state (see `docs/formats/state.md`).
+    /// Reads the last vote, the purged entry and the applied position from the rows of the stored state (see
+    /// `docs/formats/state.md`).
     pub fn of(machine: &Machine) -> Result<Self, StoreError> {
         let unreadable = |error: &dyn std::fmt::Display| StoreError::State(error.to_string());
         let applied = machine.applied();

@@ -154,7 +154,7 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         state.pending_since.get_or_insert_with(Types::<Rt>::now);
     }
 
-    /// Waits until fewer callbacks are pending than the maximum.
+    /// Waits until fewer than [`MAX_PENDING`] callbacks wait for the next fsync.
     pub(crate) async fn room(&self) -> std::io::Result<()> {
         let (sender, receiver) = Types::<Rt>::oneshot();
         {

@@ -13,7 +13,7 @@ pub enum RecipeError<E: Error> {
     /// The name of a lock, a semaphore or an election is empty or too long.
     #[error("a name has between 1 and {MAX_RECIPE_NAME_BYTES} bytes, not {got}")]
     BadName {
-        /// Length of the name in bytes.
+        /// Length in bytes of the rejected name.
         got: usize,
     },
     /// A semaphore was created without slots.

@@ -44,7 +44,8 @@ pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
 
 /// Storage outside the log for an upper bound of the times that reads of the space (Raft group) have used.
 pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
-    /// Stores `time` as the new bound. No read so far has used a later time. The bounds of successive calls increase.
+    /// Stores `time` as the new upper bound of the times that reads have used: no read so far has used a later time.
+    /// The bounds of successive calls increase.
     fn note(&self, time: SpaceTime);
 }
 
@@ -56,11 +57,12 @@ pub struct SpaceClock {
     anchor: SpaceTime,
     anchored_at: Duration,
     word: AtomicU64,
-    /// Latest bound that was passed to the keeper, in microseconds since 1970; `u64::MAX` without a keeper. A read at a
-    /// time up to this bound needs no new bound.
+    /// Latest upper bound of the times of reads that was passed to the keeper, in microseconds since 1970; `u64::MAX`
+    /// without a keeper. A read at a time up to this bound needs no new bound.
     noted: AtomicU64,
     keeper: Option<Arc<dyn TimeKeeper>>,
-    /// Lock that a thread holds while it passes a bound to the keeper, so that the bounds increase.
+    /// Lock that a thread holds while it passes an upper bound of the times of reads to the keeper, so that the bounds
+    /// increase.
     noting: Mutex<()>,
 }
 

@@ -57,8 +57,9 @@ impl Default for Counts {
 
 impl Counts {
     /// Counts an applied entry with this number of commands. The caller holds the lock under which entries are applied:
-    /// on a node alone that of the writer role, on a member that of the cursor (the position up to which the log is
-    /// applied). So only one thread counts at a time, and the counters need no atomic additions.
+    /// on a node alone the lock of the writer role (the right to write log entries), on a member of a cluster the lock
+    /// of the cursor (the position up to which the log is applied). So only one thread counts at a time, and the
+    /// counters need no atomic additions.
     #[inline]
     pub(crate) fn count(&self, commands: u64) {
         let add = |counter: &AtomicU64, count| counter.store(counter.load(Relaxed).wrapping_add(count), Relaxed);

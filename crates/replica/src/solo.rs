@@ -532,8 +532,9 @@ impl Shared {
         Some(RoleGuard { shared: self, role: Some(role) })
     }
 
-    /// Marks the space (Raft group) as failed after a panic of a thread that held the role. The log may contain an
-    /// entry that the state has not applied, so no other entry may get the same index.
+    /// Marks the space (Raft group) as failed after a panic of a thread that held the writer role (the right to write
+    /// log entries). The log may contain an entry that the state has not applied, so no other entry may get the same
+    /// index.
     #[cold]
     fn after_panic<'a>(&self, role: MutexGuard<'a, Role>) -> MutexGuard<'a, Role> {
         self.fail("a thread panicked during a commit");

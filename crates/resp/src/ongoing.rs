@@ -6,14 +6,14 @@ use thalweg_serving::admission::Reservation;
 
 use super::{burst::Slot, database::Outcome, pubsub::Kind};
 
-/// Change of the client's subscriptions to a list of names.
+/// Change of a client's subscriptions to channels or patterns, which the command names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubscriptionChange {
-    /// The client subscribes to the names in the list.
+    /// The client subscribes to the channels or patterns that the command names.
     Subscribe,
-    /// The client unsubscribes from the names in the list.
+    /// The client unsubscribes from the channels or patterns that the command names.
     Unsubscribe,
-    /// The client unsubscribes from all names of one kind (channels, patterns or sharded channels).
+    /// The client unsubscribes from everything of one kind: all channels, all patterns or all sharded channels.
     UnsubscribeAll,
 }
 
@@ -22,7 +22,7 @@ pub(crate) enum SubscriptionChange {
 pub(crate) enum Ongoing {
     /// Writing the replies to many commands, of a burst (commands that are committed together) or of a transaction.
     Replies(Replying),
-    /// Changes of subscriptions to a list of names.
+    /// Changes of subscriptions to the channels or patterns that one command names.
     Subscriptions(SubscriptionList),
 }
 
@@ -85,7 +85,7 @@ impl SubscriptionList {
         Self { change, kind, ends: ends.collect(), bytes, next: 0, muted, _held: held }
     }
 
-    /// Returns the name with the index `at` in the list; `None` after the last name.
+    /// Returns the channel or pattern with the index `at` in this list; `None` after the last one.
     pub(crate) fn name(&self, at: usize) -> Option<&[u8]> {
         let begin = if at == 0 { 0 } else { self.ends[at - 1] };
         self.ends.get(at).map(|end| &self.bytes[begin as usize..*end as usize])

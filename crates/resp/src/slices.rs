@@ -165,7 +165,8 @@ impl Session {
         *at >= slots.len()
     }
 
-    /// Continues to change subscriptions to the names in `list`. Returns true if no names are left.
+    /// Continues to change the client's subscriptions to the channels or patterns in `list`. Returns true if none are
+    /// left.
     fn continue_list(&mut self, list: &mut SubscriptionList, out: &mut Outbox) -> bool {
         self.muted = list.muted;
         let mut slice = Slice::begin(Instant::now());

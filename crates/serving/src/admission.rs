@@ -92,7 +92,7 @@ impl Bound {
         }
     }
 
-    /// Returns the amount of the bound's resource that is in use.
+    /// Returns the amount in use of the resource that this bound limits.
     #[must_use]
     pub fn used(&self) -> u64 {
         at_least_zero(self.used.load(Relaxed))
@@ -104,7 +104,7 @@ impl Bound {
         self.rejected.load(Relaxed)
     }
 
-    /// Returns the maximum amount of the bound's resource that may be in use.
+    /// Returns the maximum amount in use that this bound permits of its resource.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
@@ -127,7 +127,7 @@ impl Bound {
         self.used().saturating_add(amount) <= self.open_limit
     }
 
-    /// Returns the amount of the bound's resource that is not in use.
+    /// Returns the amount of the bound's resource that is still free.
     pub(crate) fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used())
     }
@@ -409,7 +409,7 @@ impl Account {
         }
     }
 
-    /// Returns true if the connection may take `amount` while `used` of the bound is in use. Takes nothing.
+    /// Returns true if the connection may take `amount` while all clients hold `used` of the resource. Takes nothing.
     #[inline]
     fn may_take(&self, resource: Resource, used: u64, amount: u64) -> bool {
         let charged = charged(resource, self.held[resource as usize].load(Relaxed), amount);
@@ -419,7 +419,7 @@ impl Account {
     }
 
     /// Returns true if the connection may take `charged` from the reserve (kept for the clients that hold least) while
-    /// `used` of the bound is in use. `pending` is the amount that its counter already includes for this call.
+    /// all clients hold `used` of the resource. `pending` is the amount that its counter already has for this call.
     #[cold]
     fn may_use_reserve(&self, resource: Resource, used: u64, charged: u64, pending: u64) -> bool {
         let (at, bound) = (resource as usize, self.bound(resource));
@@ -492,13 +492,13 @@ impl Reservation {
         amount <= self.amount || self.grow(amount - self.amount)
     }
 
-    /// Takes `amount` more, even above the bound. Meant for memory that is in use already.
+    /// Takes `amount` more of the resource, even above its bound. Meant for memory that is in use already.
     pub fn count(&mut self, amount: u64) {
         self.account.force(self.resource, amount);
         self.amount += amount;
     }
 
-    /// Sets the amount that this guard holds, even above the bound. Meant for memory that is in use already.
+    /// Sets the amount that this guard holds, even above the resource's bound. Meant for memory that is in use already.
     pub fn set(&mut self, amount: u64) {
         self.shrink_to(amount);
         self.count(amount - self.amount);

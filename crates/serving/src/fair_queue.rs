@@ -12,7 +12,7 @@ pub(crate) struct QueuePosition {
     pub address: AddressKey,
     /// Number that identifies the connection. Another connection may have it after this one has ended.
     pub connection: usize,
-    /// Number that identifies the item.
+    /// Number that identifies the item in its fair queue.
     pub ticket: u64,
 }
 

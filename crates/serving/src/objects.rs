@@ -288,7 +288,8 @@ impl ObjectMemory {
         self.count(db, COUNTED_EVERY);
     }
 
-    /// Logs a warning at the start of the server if the objects in the state exceed the bound.
+    /// Logs a warning at the start of the server if the objects in the state take more memory than the server permits
+    /// for them.
     pub(crate) fn warn_at_start(&self, db: &Database) {
         self.count(db, Duration::ZERO);
         let (used, limit) = (self.bound().used(), self.bound().limit());

@@ -27,7 +27,8 @@ impl MinRate {
     }
 }
 
-/// Progress of a transfer within the current window.
+/// Progress of a transfer within the current window: a period in which the transfer must move a minimum number of
+/// bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     rate: MinRate,
@@ -43,7 +44,7 @@ impl Pace {
         Self { rate, since: None, moved: 0 }
     }
 
-    /// Records that the transfer waits for the client. The first call begins a window.
+    /// Records that the transfer waits for the client. The first call begins a window (a measured period).
     #[inline]
     pub fn waits(&mut self, now: Instant) {
         self.since.get_or_insert(now);

@@ -15,7 +15,7 @@ pub enum MachineError {
     /// Stored bytes are not in the format that this version of the program writes.
     #[error("state is corrupt: {what} at key {key}: {message}; run `thalweg state rebuild`, or restore a backup")]
     Corrupt {
-        /// Kind of the row that does not decode.
+        /// Kind of the row (a key and a value of the state) that does not decode.
         what: &'static str,
         /// Key of the row in hexadecimal, truncated to 32 bytes.
         key: String,

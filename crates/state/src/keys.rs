@@ -86,8 +86,8 @@ pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
 /// Row key of the ids of nodes that were members and were removed.
 pub(crate) const REMOVED: [u8; 2] = [TAG_MEMBERSHIP, 4];
 
-/// Row key of the history floor, below which this node's log cannot be read as history. Verdicts have the same first
-/// byte, followed by the index of their entry.
+/// Row key of the history floor (the oldest position from which this node's log can be read as history). Verdicts
+/// (facts about single entries) have the same first byte, followed by the index of their entry.
 pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
 pub(crate) const INLINE_FLOOR: [u8; 1] = [TAG_LIVENESS];
 

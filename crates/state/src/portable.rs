@@ -171,8 +171,8 @@ impl RelocatedBytes {
 /// position, with an LSN of the new node's own log. `membership` is the payload of the membership's record.
 ///
 /// The rows are the membership (list of nodes), a history floor that makes all earlier entries unreadable as history, a
-/// mark from which later changes can be read, and an inline floor. The inline floor states that no entry of the new log
-/// contains a value that the state stores inline.
+/// mark from which later changes can be read, and an inline floor. The inline floor states that no row points to a
+/// value in an entry of the new log.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);

@@ -52,7 +52,8 @@ impl Reply {
         Self::Error(text.into())
     }
 
-    /// Number of bytes of the reply's contents, without the lengths and type marks that the encoding adds.
+    /// Returns the number of bytes of the reply's contents, without the lengths and the type bytes that the encoding
+    /// adds.
     #[must_use]
     pub fn content_bytes(&self) -> usize {
         let of_pairs = |pairs: &[(Self, Self)]| -> usize {

@@ -29,7 +29,7 @@ pub enum CommandRefused {
         /// First byte of the command, which identifies its kind.
         kind: u8,
     },
-    /// The command, a key or a value exceeds its limit.
+    /// The command breaks a limit, for example on the length of a key.
     #[error(transparent)]
     AboveLimit(#[from] CommandError),
     /// An append has no records.

@@ -41,7 +41,7 @@ pub enum HandshakeError {
         "the first frame has kind {kind:#06x}: this port speaks Thalweg's native protocol, which begins with a hello"
     )]
     NotHello {
-        /// Kind number of the first frame.
+        /// Number of the kind of the first frame.
         kind: u16,
     },
     /// The first frame is malformed.
@@ -124,7 +124,7 @@ pub struct ServerParameters<'a> {
     pub max_subscriptions: u32,
     /// Durability level of acknowledgements for requests that state no level.
     pub durability: Durability,
-    /// Id of the node.
+    /// Id of the server's node.
     pub node: NodeId,
     /// Number of this run of the node; each start has another number.
     pub run: u64,

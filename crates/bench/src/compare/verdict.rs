@@ -15,9 +15,9 @@ use crate::{
 pub(crate) struct Row {
     /// Scenario in which the figure was measured.
     pub scenario: String,
-    /// Name of the compared figure with its unit.
+    /// Name of the compared value (figure) with its unit.
     pub figure: String,
-    /// True if the figure decides the comparison of its scenario.
+    /// True if this value decides the comparison of its scenario.
     pub decides: bool,
     /// Relative change of the figure from server A to server B, with its interval and verdict.
     pub effect: Effect,

@@ -100,7 +100,7 @@ pub(super) fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     begun.elapsed().as_nanos() as f64 / messages as f64
 }
 
-/// Table of figures. Each scenario adds a row to it.
+/// Table of the measured results. Each scenario adds a row to it.
 #[derive(Debug)]
 pub(super) struct Figures {
     table: Table,

@@ -13,13 +13,13 @@ pub enum CacheError {
     /// The key is longer than [`MAX_KEY_BYTES`].
     #[error("a key has at most {MAX_KEY_BYTES} bytes, this one has {bytes}")]
     KeyTooLong {
-        /// Length of the key in bytes.
+        /// Length in bytes of the key that is too long.
         bytes: usize,
     },
     /// The value is longer than [`MAX_VALUE_BYTES`].
     #[error("a value has at most {MAX_VALUE_BYTES} bytes, this one has {bytes}")]
     ValueTooLong {
-        /// Length of the value in bytes.
+        /// Length in bytes of the value that is too long.
         bytes: usize,
     },
     /// The entry is too large for this cache. A cache holds each entry in one of its shards, so an entry must fit into
@@ -74,7 +74,7 @@ pub enum CreateCacheError {
     /// The name of the cache is empty or longer than [`MAX_NAME_BYTES`].
     #[error("a cache's name has 1 to {MAX_NAME_BYTES} bytes, this one has {bytes}")]
     Name {
-        /// Length of the name in bytes.
+        /// Length in bytes of the rejected cache name.
         bytes: usize,
     },
     /// The capacities of all caches together have a limit. This limit leaves too few bytes for the new cache.

@@ -25,7 +25,7 @@ pub(crate) use self::{
 };
 use crate::{locked, memory::LinkOwner, notify::Notify, traffic::Traffic};
 
-/// Number of a link in its broker. Never reused.
+/// Number that identifies a link in its broker. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 

@@ -46,7 +46,7 @@ pub enum WriteError {
         stream: StreamId,
         /// Kind of the limit that the append exceeds.
         limit: StreamLimit,
-        /// Value of the limit in bytes.
+        /// Maximum size in bytes that the stream's configuration sets.
         max: u64,
         /// Size in bytes of the record or batch that exceeds the limit.
         got: u64,

@@ -28,7 +28,7 @@ const LOOKUPS_PER_SEARCH: u64 = 10;
 #[derive(Debug)]
 pub(super) struct Window {
     first_time: SpaceTime,
-    /// Latest append time, inclusive, for which the window has all batches.
+    /// Latest append time, inclusive, up to which this search result has all batches.
     last_time: SpaceTime,
     /// Batches sorted by their position in the segment. They may include batches appended after `last_time`.
     batches: Vec<BatchRef>,
@@ -37,7 +37,7 @@ pub(super) struct Window {
 }
 
 impl Default for Window {
-    /// Creates a window without batches, which covers no span of time.
+    /// Creates a window (result of a search for batches) without batches, which covers no span of time.
     fn default() -> Self {
         Self { first_time: SpaceTime(1), last_time: SpaceTime(0), batches: Vec::new(), lookups: 0 }
     }
@@ -54,8 +54,8 @@ impl Window {
         Self { first_time, last_time, batches, lookups }
     }
 
-    /// Builds a window with all batches that the stream has in the segment; `None` if the whole stream has more than
-    /// [`FEW_BATCHES`] batches.
+    /// Builds a window (search result) with all batches that the stream has in the segment; `None` if the whole stream
+    /// has more than [`FEW_BATCHES`] batches.
     pub(super) fn whole_stream(
         machine: &Machine,
         stream: StreamId,
@@ -75,7 +75,7 @@ impl Window {
         Ok(Some(Self::whole(found)))
     }
 
-    /// Builds a window of the stream's batches in the segment that were appended at or after `time`.
+    /// Builds a window (search result) of the stream's batches in the segment that were appended at or after `time`.
     pub(super) fn from_time(
         machine: &Machine,
         stream: StreamId,
@@ -111,7 +111,7 @@ impl Window {
         Ok(Self::new(time, last_time, batches, lookups))
     }
 
-    /// Returns true if the window contains all batches of the stream and segment that were appended at `time`.
+    /// Returns true if this search result contains all batches of the stream and segment that were appended at `time`.
     pub(super) fn covers(&self, time: SpaceTime) -> bool {
         self.first_time <= time && time <= self.last_time
     }
@@ -122,12 +122,12 @@ impl Window {
         std::mem::take(&mut self.lookups)
     }
 
-    /// Returns true if the window contains all batches that the stream has in the segment.
+    /// Returns true if this search result contains all batches that the stream has in the segment.
     pub(super) fn is_whole(&self) -> bool {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }
 
-    /// Returns the batch that begins at position `at` of the segment; `None` if the window has no such batch.
+    /// Returns the batch that begins at position `at` of the segment; `None` if this search result has none.
     pub(super) fn at(&self, at: LogPosition) -> Option<BatchRef> {
         let found = self.batches.binary_search_by_key(&at.offset, |batch| batch.blob.offset).ok()?;
         Some(self.batches[found]).filter(|batch| lies_at(&batch.blob, at))

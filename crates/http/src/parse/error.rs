@@ -16,7 +16,7 @@ pub enum ParseError {
     /// A part of the request that must be text is not UTF-8.
     #[error("{what} is not UTF-8")]
     NotUtf8 {
-        /// Name of the part that is not UTF-8.
+        /// Name of that part of the request.
         what: &'static str,
     },
     /// The route has no such query parameter. Unknown parameters are errors, because a typo must not silently change

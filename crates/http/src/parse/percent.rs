@@ -37,7 +37,8 @@ pub fn encode(bytes: &[u8]) -> String {
     percent_encode(bytes, ESCAPED).to_string()
 }
 
-/// Converts bytes to text. Returns an error that names the part `what` if they are not UTF-8.
+/// Converts bytes of a request to text. Returns an error if they are not UTF-8; `what` names their part of the request
+/// in the error.
 pub(crate) fn text<'a>(bytes: Cow<'a, [u8]>, what: &'static str) -> Result<Cow<'a, str>, ParseError> {
     match bytes {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| ParseError::NotUtf8 { what }),

@@ -295,11 +295,11 @@ query! {
     pub struct ScanQuery {
         /// Prefix of the keys to return.
         prefix: Vec<u8> = bytes,
-        /// Lowest key, inclusive.
+        /// Lowest key to return, inclusive.
         start: Option<Vec<u8>> = bytes,
         /// Highest key, exclusive.
         end: Option<Vec<u8>> = bytes,
-        /// Maximum number of pairs; no limit if missing.
+        /// Maximum number of pairs to return; no limit if missing.
         limit: Option<u64> = number,
         /// True for descending order.
         reverse: bool = flag,
@@ -362,11 +362,11 @@ query! {
     /// Query parameters `start`, `end`, `limit` of the simple range requests.
     #[derive(Default)]
     pub struct PairRange {
-        /// Lowest key, inclusive.
+        /// Lowest key to return, inclusive.
         start: Option<Vec<u8>> = bytes,
         /// Highest key, exclusive.
         end: Option<Vec<u8>> = bytes,
-        /// Maximum number of pairs.
+        /// Maximum number of pairs to return.
         limit: Option<u64> = number,
     }
 
@@ -435,7 +435,7 @@ pub enum StartPosition {
 pub struct RecordsQuery {
     /// Position at which the read begins; `None` if the request states none.
     pub from: Option<StartPosition>,
-    /// Maximum number of records.
+    /// Maximum number of records to return.
     pub limit: Option<u64>,
     /// Approximate maximum size of the records in bytes. The reply has at least one record, if there is one.
     pub max_bytes: Option<u64>,

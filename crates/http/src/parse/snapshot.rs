@@ -45,7 +45,7 @@ pub(crate) enum SnapshotQuery {
     },
     /// The client resumes an earlier snapshot.
     Resume {
-        /// Name of the snapshot.
+        /// Name of the snapshot to resume.
         name: u64,
         /// Number of the first chunk to send.
         chunk: u64,

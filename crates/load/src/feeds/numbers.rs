@@ -23,18 +23,18 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Returns the number at an index below [`MAX_NUMBERS`].
+    /// Returns the array element at an index below [`MAX_NUMBERS`].
     pub fn get(&self, index: u64) -> u64 {
         let chunk = self.chunks[(index / CHUNK) as usize].get();
         chunk.map_or(0, |chunk| chunk[(index % CHUNK) as usize].load(Ordering::Acquire))
     }
 
-    /// Sets the number at an index below [`MAX_NUMBERS`].
+    /// Sets the array element at an index below [`MAX_NUMBERS`] to `number`.
     pub fn set(&self, index: u64, number: u64) {
         self.at(index).store(number, Ordering::Release);
     }
 
-    /// Sets the number at an index if it is 0. Otherwise returns the present number as the error.
+    /// Sets the array element at an index to `number` if the element is 0. Otherwise returns the element as the error.
     pub fn claim(&self, index: u64, number: u64) -> Result<(), u64> {
         self.at(index).compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).map(|_| ())
     }

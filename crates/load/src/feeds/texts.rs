@@ -29,7 +29,7 @@ impl NumberedTexts {
         self.letters.len() + LEAST_TEXT_BYTES
     }
 
-    /// Appends the text with this number. The number has at most ten digits.
+    /// Appends the text that contains `number`, which has at most ten digits.
     #[inline]
     pub fn put(&self, number: u64, out: &mut Vec<u8>) {
         out.push(b'"');

@@ -27,7 +27,7 @@ pub trait Codec: Clone + Sync {
     /// Opens a connection that is ready for requests; its socket is non-blocking.
     fn connect(&self) -> Result<Connection, BenchError>;
 
-    /// Appends the request that sets a key's value. The value is the concatenation of the two parts.
+    /// Appends the request that sets a key's value to the concatenation of the two slices in `value`.
     fn put(&self, index: u64, value: [&[u8]; 2], out: &mut Vec<u8>);
 
     /// Appends the request that reads a key's value.

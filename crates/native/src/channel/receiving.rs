@@ -35,8 +35,8 @@ impl ChannelTask {
         self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()
     }
 
-    /// Proposes and commits the waiting writes whose rows other threads have read from the disk. Returns true if there
-    /// were any.
+    /// Proposes and commits the waiting writes for which other threads have read the needed rows of the state from the
+    /// disk. Returns true if there were any.
     pub(super) fn continue_after_fetch(&mut self, cx: &mut Context<'_>) -> bool {
         let any = self.writes.propose_read(cx);
         if any {

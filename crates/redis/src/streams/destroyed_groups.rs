@@ -14,8 +14,8 @@ use super::{
 };
 use crate::store::{CollectionId, Store, StoreError};
 
-/// Removes some rows of a destroyed group. If rows are left, writes a grave row. Because of it, later commands remove
-/// more rows.
+/// Removes some rows of a destroyed group. If rows are left, writes a grave row: it makes later changes of the stream
+/// remove more of them.
 pub(super) fn remove<'a>(
     at: CollectionId,
     meta: &mut Meta,

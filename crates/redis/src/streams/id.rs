@@ -29,12 +29,12 @@ pub struct EntryId {
 }
 
 impl EntryId {
-    /// The id 0-0, which is below the ids of all entries.
+    /// The entry id 0-0, which is below the ids of all entries.
     pub const ZERO: Self = Self { ms: 0, seq: 0 };
-    /// The highest possible id.
+    /// The highest possible id of a stream entry.
     pub const MAX: Self = Self { ms: u64::MAX, seq: u64::MAX };
 
-    /// Returns the next higher id; `None` after the highest possible id.
+    /// Returns the next higher entry id; `None` after the highest possible one.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         match self.seq.checked_add(1) {
@@ -43,7 +43,7 @@ impl EntryId {
         }
     }
 
-    /// Returns the next lower id; `None` for the id 0-0.
+    /// Returns the next lower entry id; `None` for the id 0-0.
     #[must_use]
     pub fn before(self) -> Option<Self> {
         match self.seq.checked_sub(1) {
@@ -52,20 +52,20 @@ impl EntryId {
         }
     }
 
-    /// Encodes the id in 16 bytes that sort in the order of ids, for use in the names of stored rows.
+    /// Encodes the entry id in 16 bytes that sort in the order of ids, for use in the names of stored rows.
     #[must_use]
     pub fn to_be_bytes(self) -> [u8; 16] {
         ((u128::from(self.ms) << 64) | u128::from(self.seq)).to_be_bytes()
     }
 
-    /// Decodes an id encoded by [`to_be_bytes`](Self::to_be_bytes).
+    /// Decodes an entry id encoded by [`to_be_bytes`](Self::to_be_bytes).
     #[must_use]
     pub fn from_be_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_be_bytes(bytes);
         Self { ms: (both >> 64) as u64, seq: both as u64 }
     }
 
-    /// Returns the id as a reply: a bulk string.
+    /// Returns the entry id as a reply of the Redis protocol: a bulk string.
     pub(super) fn reply(self) -> Reply {
         // The text is the same as that of `Display`, but this code is many times faster. Every XADD replies with an id.
         let mut text = [b'-'; 2 * MAX_DIGITS + 1];
@@ -74,7 +74,7 @@ impl EntryId {
         Reply::Bulk(Bytes::copy_from_slice(&text[begin..]))
     }
 
-    /// Parses an id that is neither `-` nor `+`. An id without a sequence number gets the sequence number `seq`.
+    /// Parses an entry id that is neither `-` nor `+`. An id without a sequence number gets the sequence number `seq`.
     pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Id(id)) => Ok(id),
@@ -83,8 +83,8 @@ impl EntryId {
         }
     }
 
-    /// Parses an id, `-` (the lowest id) or `+` (the highest). An id without a sequence number gets the sequence number
-    /// `seq`.
+    /// Parses an entry id, `-` (the lowest id) or `+` (the highest). An id without a sequence number gets the sequence
+    /// number `seq`.
     pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Lowest) => Ok(Self::ZERO),
@@ -93,7 +93,7 @@ impl EntryId {
         }
     }
 
-    /// Parses the start of an id range. Returns the first id in the range.
+    /// Parses the start of a range of entry ids. Returns the first id in the range.
     pub(super) fn range_start(argument: &[u8]) -> Result<Self, CommandEnd> {
         match exclusive(argument) {
             Some(rest) => {
@@ -104,7 +104,7 @@ impl EntryId {
         }
     }
 
-    /// Parses the end of an id range. Returns the last id in the range.
+    /// Parses the end of a range of entry ids. Returns the last id in the range.
     pub(super) fn range_end(argument: &[u8]) -> Result<Self, CommandEnd> {
         match exclusive(argument) {
             Some(rest) => {
@@ -127,7 +127,7 @@ impl fmt::Display for EntryId {
 pub(super) enum NewId {
     /// `*`: the store derives the id from the current time.
     Next,
-    /// `ms-*`: the next id of this millisecond.
+    /// `ms-*`: the next id of the given millisecond.
     NextOf(u64),
     /// A complete id that the client chose.
     Is(EntryId),
@@ -156,7 +156,7 @@ impl NewId {
     }
 }
 
-/// An id argument as the client wrote it: `-`, `+` or a number.
+/// An entry id as the client wrote it in an argument: `-`, `+` or a number.
 enum ParsedId {
     Lowest,
     Highest,

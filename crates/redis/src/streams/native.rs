@@ -124,7 +124,7 @@ impl TrimBound {
 pub enum Write<'a> {
     /// Appends a record.
     Add {
-        /// Name of the stream.
+        /// Name of the stream to which the record is appended.
         stream: &'a str,
         /// Record to append.
         record: Record<'a>,
@@ -135,7 +135,7 @@ pub enum Write<'a> {
     },
     /// Trims a stream.
     Trim {
-        /// Name of the stream.
+        /// Name of the stream to trim.
         stream: &'a str,
         /// Options that determine how many records the trim removes.
         trim: TrimBound,

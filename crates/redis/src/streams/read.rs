@@ -34,8 +34,8 @@ pub(super) struct Reading<'a> {
 /// Start of a read of one stream: after a given id, or at the first entry that the consumer group has not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadStart {
-    /// Reads entries after this id. A command that reads for a group returns only those entries that are already
-    /// pending with its consumer.
+    /// Reads the entries with ids above this one. A command that reads for a group returns only those entries that are
+    /// already pending with its consumer.
     After(EntryId),
     /// Reads entries that the group has not received yet.
     New,

@@ -157,7 +157,7 @@ impl Stream {
         Ok(edge)
     }
 
-    /// Returns true if there are entries above an id.
+    /// Returns true if the stream has entries with ids above `id`.
     pub(super) fn has_after(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
         match id.next() {
             // If the id is that of the last entry, which is the usual case, no entry is above it, and no read is

@@ -1,4 +1,4 @@
-//! Visits of a stream's parts in the order of their names.
+//! Visits of the rows of a Redis stream (its entries, groups and consumers) in the order of the rows' names.
 //!
 //! Owns: the direction of a visit, and visitors that can fail. Does not own: the names (see [`layout`](super::layout)).
 

@@ -171,8 +171,8 @@ impl Applying<'_> {
     }
 
     /// Returns the prefixes of all clears (deleted prefixes with hidden rows) that begin with `prefix`. A new clear of
-    /// `prefix` can replace them without taking more of the table. So clients can empty a keyspace even if the table is
-    /// full.
+    /// `prefix` can replace them without more entries in the table of clears. So clients can empty a keyspace even if
+    /// that table is full.
     fn clears_within(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Vec<Vec<u8>> {
         let within = |(id, longer, _): &(KeyspaceId, &[u8], &Clear)| *id == keyspace && longer.starts_with(prefix);
         self.applier.clears.iter().filter(within).map(|(_, longer, _)| longer.to_vec()).collect()

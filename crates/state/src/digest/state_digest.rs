@@ -150,13 +150,13 @@ pub struct StateDigest {
 /// The digest of those replicated rows whose keys begin with the same byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindDigest {
-    /// First byte that the keys of all rows of this kind have.
+    /// First byte of the keys of all rows in this digest. It identifies their kind.
     pub tag: u8,
-    /// Readable name of this kind of row.
+    /// Readable name of the kind of rows whose keys begin with this byte.
     pub name: &'static str,
-    /// Hash over the replicated rows of this kind.
+    /// Hash over the replicated rows whose keys begin with this byte.
     pub digest: Digest,
-    /// Number of replicated rows of this kind.
+    /// Number of replicated rows whose keys begin with this byte.
     pub rows: u64,
 }
 

@@ -160,8 +160,8 @@ impl Machine {
     }
 
     /// Reads the row of a key before a command about the key is applied, so that the row is in memory then. If the key
-    /// holds a Redis collection, also reads the row of its part `part`. Also reads expired and deleted rows. Returns
-    /// the position of the key's value if the value stays in the log.
+    /// holds a Redis collection, also reads the row of its field or entry `part`. Also reads expired and deleted rows.
+    /// Returns the position of the key's value if the value stays in the log.
     pub fn fetch_row(
         &self,
         keyspace: KeyspaceId,

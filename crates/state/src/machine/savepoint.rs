@@ -56,7 +56,7 @@ impl Applying<'_> {
         undo.keep(to.outer);
     }
 
-    /// Records the content of a table before a change, if a savepoint is active. `before` returns this content.
+    /// If a savepoint is active, records the content of a table in memory before a change. `before` returns it.
     #[inline]
     pub(crate) fn note_undo(&mut self, before: impl FnOnce(&Applier) -> Undo) {
         if self.applier.undo.is_kept {

@@ -29,14 +29,14 @@ pub(crate) enum Undo {
 /// Changes to undo when a command is rolled back, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct UndoList {
-    /// True while a savepoint is active, so that changes are recorded in this list.
+    /// True while a savepoint is active, so that changes are recorded in this undo list.
     pub(crate) is_kept: bool,
     /// Number of row changes in the batch when the innermost savepoint began.
     pub(crate) staged: usize,
     pub(crate) changes: Vec<Undo>,
 }
 
-/// State of the list before a savepoint began: that of the outer savepoint, if there is one.
+/// State of the undo list before a savepoint began: that of the outer savepoint, if there is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
     is_kept: bool,
@@ -70,6 +70,6 @@ pub(crate) struct Savepoint {
     pub(crate) verdict: VerdictSavepoint,
     pub(crate) meta: Meta,
     pub(crate) clears: Arc<ClearTable>,
-    /// State of the list of changes before this savepoint.
+    /// State of the undo list before this savepoint.
     pub(crate) outer: Outer,
 }

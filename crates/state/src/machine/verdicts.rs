@@ -86,8 +86,8 @@ pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     }
 }
 
-/// Raises the history floor, and deletes at most `max` rows below it that only served watches of past changes. Each
-/// node decides for itself how far back its log can be read as history.
+/// Raises the history floor (the oldest position from which this node's log can be read as history), and deletes at
+/// most `max` rows below it that only served watches of past changes. Each node does this on its own.
 pub(crate) fn raise_floor(
     applying: &mut Applying<'_>,
     floor: HistoryFloor,
@@ -136,13 +136,13 @@ pub struct Verdicts {
     pub rows: Vec<(Index, Bytes)>,
     /// Inclusive end of the range of log entries. Entries of the range that are not in `rows` have no verdict.
     pub through: Index,
-    /// History floor below which verdicts may have been deleted; zero if the range never had verdicts.
+    /// History floor (oldest readable position), below which verdicts may be deleted; zero if there never were any.
     pub floor: HistoryFloor,
 }
 
 impl Machine {
-    /// Returns the last mark (log position of a revision) at or before a revision; `None` if no such mark lies at or
-    /// above the history floor.
+    /// Returns the last mark (log position of a revision) at or before a revision; `None` if no such mark lies in the
+    /// history that can still be read.
     pub fn history_mark(&self, at_or_before: Revision) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), keys::history_mark(at_or_before));
@@ -162,7 +162,7 @@ impl Machine {
     }
 
     /// Returns the first mark (log position of a revision) at or after the log position `log_start` and not below the
-    /// history floor. Changes can be read from this position on.
+    /// history floor (the oldest readable position). Changes can be read from this position on.
     pub fn history_begin(&self, log_start: Lsn) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), [keys::TAG_MARK + 1]);

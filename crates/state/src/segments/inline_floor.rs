@@ -15,7 +15,7 @@ use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
 use crate::{error::MachineError, keys};
 
-/// The inline floor (bytes up to which values are always in the state). The flag is true once the row is written.
+/// The inline floor: length in bytes of values that are always in the state. The flag is true once it is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineFloor {
     bytes: u32,

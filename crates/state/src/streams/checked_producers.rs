@@ -11,7 +11,7 @@ use crate::{refused::Refused, streams::producers::ProducerRow};
 pub(crate) struct CheckedProducers(BTreeMap<StreamId, BTreeMap<Box<str>, ProducerRow>>);
 
 impl CheckedProducers {
-    /// Clears the table. Called before the writes of a commit are checked.
+    /// Removes all producers. Called before the writes of a commit are checked.
     pub(crate) fn clear(&mut self) {
         if !self.0.is_empty() {
             self.0.clear();

@@ -298,7 +298,7 @@ struct RecentConfigs {
 }
 
 impl RecentConfigs {
-    /// Maximum number of configurations in the list. Small, because a configured stream is compared with all of them.
+    /// Maximum number of recent configurations that are kept. Small, because a new configuration is compared with all.
     const MAX: usize = 8;
 
     /// Makes a stream, whose configuration is `kept`, share it with other streams that have an equal one.

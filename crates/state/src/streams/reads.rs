@@ -178,7 +178,7 @@ impl Machine {
     }
 
     /// Calls `pick` for the streams that may need a kind of maintenance, and returns its results. Also returns the last
-    /// stream examined, or `None` at the end of the list. Locks the heads for one page at a time.
+    /// stream examined, or `None` after the last one. Locks the heads for one page at a time.
     fn collect_watched<T>(
         &self,
         chore: MaintenanceKind,

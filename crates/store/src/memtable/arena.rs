@@ -63,7 +63,7 @@ pub(super) fn max_entry_bytes(key_len: usize, value_len: usize) -> usize {
     tower_bytes(MAX_HEIGHT) + NODE_HEADER_BYTES + padded(key_len) + version_bytes(value_len)
 }
 
-/// Number of bytes taken by the list's head node and by the space that makes offset 0 unused.
+/// Number of arena bytes taken by the head node of the skip list, and by the space that makes offset 0 unused.
 pub(super) const HEAD_BYTES: usize =
     ALIGN + padded((MAX_HEIGHT - 1) * 4) + NODE_HEADER_BYTES + padded(VERSION_HEADER_BYTES);
 
@@ -217,7 +217,7 @@ impl ArenaWriter {
     }
 
     /// Writes a node for a key with its first version; `value: None` writes a delete. Returns the offset of the node,
-    /// which is not linked into the list or index yet.
+    /// which is not linked into the skip list or the hash index yet.
     pub(super) fn node(
         &mut self,
         key: &[u8],

@@ -38,19 +38,19 @@ pub(super) struct Order {
 
 /// State for linking nodes. A thread links nodes only while it holds the lock of this state.
 struct Linker {
-    /// Position in the list after the node that the linker linked last. Outdated if the memtable's writer has linked
-    /// nodes itself since.
+    /// Position in the skip list after the node that the linker linked last. Outdated if the memtable's writer has
+    /// linked nodes itself since.
     finger: Finger,
-    /// Nodes that were taken out of the queue to link them into the list; empty while no nodes are being linked.
+    /// Nodes that were taken out of the queue to link them into the skip list; empty while no nodes are being linked.
     taken: Vec<QueuedNode>,
 }
 
-/// The position in the list at which the memtable's writer last linked a node.
+/// The position in the skip list at which the memtable's writer last linked a node.
 pub(super) struct WriterFinger {
     finger: Finger,
     /// True if no node was queued since this position was set, so that no other thread has linked a node since.
     is_current: bool,
-    /// Number that limits searches in the list. Each key that arrives in order raises it, and each search for the
+    /// Number that limits searches in the skip list. Each key that arrives in order raises it, and each search for the
     /// position of another key lowers it. So an occasional key out of order is linked by a search, and the following
     /// keys in order need not be queued.
     credit: u32,
@@ -90,7 +90,7 @@ impl Order {
         self.is_waiting.load(Ordering::Acquire)
     }
 
-    /// Links all nodes that are queued now into the list. The writer can queue more nodes meanwhile.
+    /// Links all nodes that are queued now into the skip list. The writer can queue more nodes meanwhile.
     #[inline]
     pub(super) fn settle(&self, list: &SkipList) {
         if self.is_waiting.load(Ordering::Acquire) {
@@ -106,7 +106,8 @@ impl Order {
         self.settle(list);
     }
 
-    /// Links a new node of the memtable's writer into the list, or queues the node. The needle contains the node's key.
+    /// Links a new node of the memtable's writer into the skip list, or queues the node. The needle contains the node's
+    /// key.
     #[inline]
     pub(super) fn add<'a>(
         &'a self,
@@ -168,7 +169,7 @@ impl Order {
 }
 
 impl Linker {
-    /// Sorts the nodes that were taken out of the queue, and links them into the list.
+    /// Sorts the nodes that were taken out of the queue, and links them into the skip list.
     fn link_taken(&mut self, list: &SkipList) {
         let key = |taken: &QueuedNode| list.node(taken.node).map(Node::key);
         self.taken.sort_unstable_by(|left, right| left.key.cmp(&right.key).then_with(|| key(left).cmp(&key(right))));

@@ -30,7 +30,7 @@ pub(super) struct Finger {
 }
 
 impl SkipList {
-    /// Creates a list over an arena whose node `head` has the maximum height.
+    /// Creates a skip list over an arena whose node `head` has the maximum height.
     pub(super) fn new(arena: Arc<Arena>, head: u32) -> Self {
         Self { arena, head }
     }
@@ -105,8 +105,8 @@ impl SkipList {
         (node.offset() != self.head).then_some(node)
     }
 
-    /// Returns true if the needle (a searched key) belongs exactly at the finger, a remembered position in the list.
-    /// Then no search is needed.
+    /// Returns true if the needle (a searched key) belongs exactly at the finger, a remembered position in the skip
+    /// list. Then no search is needed.
     #[inline]
     pub(super) fn is_beside(&self, finger: &Finger, needle: &Needle<'_>) -> bool {
         // No node is between the finger's neighbours on level 0. So if the needle is between them, the neighbours
@@ -121,7 +121,7 @@ impl SkipList {
         self.node(offset).is_some_and(|node| node.compare(needle) == Ordering::Less)
     }
 
-    /// Moves the finger (a remembered position) to the place of the needle (a searched key) in the list. Only the
+    /// Moves the finger (a remembered position) to the place of the needle (a searched key) in the skip list. Only the
     /// thread that links nodes may call this function.
     pub(super) fn locate(&self, finger: &mut Finger, needle: &Needle<'_>) {
         self.descend(finger, self.head(), MAX_HEIGHT, needle);
@@ -149,8 +149,8 @@ impl SkipList {
         }
     }
 
-    /// Links a new node into the list at the finger (a remembered position), and moves the finger behind this node.
-    /// Only the thread that links nodes may call this function.
+    /// Links a new node into the skip list at the finger (a remembered position), and moves the finger behind this
+    /// node. Only the thread that links nodes may call this function.
     pub(super) fn link(&self, finger: &mut Finger, node: Node<'_>) {
         let next = self.node(finger.next[0]);
         if let Some(prev) = self.node(finger.prev[0]) {
@@ -169,8 +169,8 @@ impl SkipList {
     }
 }
 
-/// Moves `prev` along one level of the list to the last node below the needle, and returns the node after it. `checked`
-/// is a node that is already known not to be below the needle.
+/// Moves `prev` along one level of the skip list to the last node below the needle, and returns the node after it.
+/// `checked` is a node that is already known not to be below the needle.
 #[inline]
 fn advance<'a>(prev: &mut Node<'a>, level: usize, checked: Option<Node<'a>>, needle: &Needle<'_>) -> Option<Node<'a>> {
     loop {

@@ -26,7 +26,7 @@ pub enum EncodeError {
     /// A name, subject, member name or text is longer than 65,535 bytes.
     #[error("text of {got} bytes is above the limit of 65535")]
     TextTooLong {
-        /// Length of the name or text in bytes.
+        /// Length in bytes of the name or text that is too long.
         got: usize,
     },
     /// All optional fields of a frame together are longer than 65,535 bytes.

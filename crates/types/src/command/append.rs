@@ -122,7 +122,7 @@ structure! {
         epoch: u32,
         /// Sequence number of the append: from 0 in each epoch, without gaps.
         sequence: u64 as Sequence,
-        /// Id of the producer.
+        /// Id of the appending producer.
         id: &'a str as ProducerId,
     }
 }

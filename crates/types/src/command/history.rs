@@ -32,7 +32,7 @@ structure! {
 }
 
 impl HistoryFloor {
-    /// Size of an encoded history floor in bytes.
+    /// Size in bytes of an encoded history floor (start of the readable history).
     pub const ENCODED_LEN: usize = 16;
 
     /// Encodes the revision and the index as little-endian numbers.
@@ -44,7 +44,7 @@ impl HistoryFloor {
         out
     }
 
-    /// Decodes a history floor.
+    /// Decodes a history floor (start of the readable history).
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Self::take(reader, "history floor")
     }

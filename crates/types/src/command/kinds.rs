@@ -35,38 +35,38 @@ variants! {
         CreateKeyspace = 2 "create keyspace" {
             /// Settings of the keyspace.
             config: KeyspaceConfig,
-            /// Name of the keyspace.
+            /// Name of the new keyspace.
             name: &'a str as Name,
         },
         /// Creates a stream unless one with this name exists.
         CreateStream = 3 "create stream" {
             /// Configuration of the stream.
             config: StreamConfig,
-            /// Name of the stream.
+            /// Name of the new stream.
             name: &'a str as Name,
         },
         /// Replaces a stream's configuration.
         ConfigureStream = 4 "configure stream" {
-            /// Id of the stream.
+            /// Id of the stream to configure.
             stream: StreamId,
             /// New configuration of the stream.
             config: StreamConfig,
         },
         /// Deletes a stream with all its records.
         DeleteStream = 5 "delete stream" {
-            /// Id of the stream.
+            /// Id of the stream to delete.
             stream: StreamId,
         },
         /// Raises a stream's log start offset, which removes the records below this offset.
         TrimStream = 6 "trim stream" {
-            /// Id of the stream.
+            /// Id of the stream to trim.
             stream: StreamId,
             /// New log start offset. An offset above the stream's log end offset counts as the log end offset.
             before: Offset,
         },
         /// Removes the stored producers of a deleted stream.
         ForgetProducers = 7 "forget producers" {
-            /// Id of the stream.
+            /// Id of the deleted stream.
             stream: StreamId,
             /// Maximum number of rows of producers to remove.
             max: u32,
@@ -75,14 +75,14 @@ variants! {
         Transaction[transaction: Transaction<'a>] = TRANSACTION "transaction",
         /// Replaces the settings of a keyspace.
         ConfigureKeyspace = 9 "configure keyspace" {
-            /// Id of the keyspace.
+            /// Id of the keyspace to configure.
             keyspace: KeyspaceId,
             /// New settings of the keyspace.
             config: KeyspaceConfig,
         },
         /// Drops a keyspace and everything in it.
         DropKeyspace = 10 "drop keyspace" {
-            /// Id of the keyspace.
+            /// Id of the keyspace to drop.
             keyspace: KeyspaceId,
         },
         /// Removes rows of keys that a delete by prefix has hidden but not removed, because there were many of them.
@@ -93,7 +93,7 @@ variants! {
         /// Raises a stream's log start offset as its retention requires. Does nothing if the stream's configuration has
         /// changed since the proposer computed the offset.
         EnforceRetention = 12 "enforce retention" {
-            /// Id of the stream.
+            /// Id of the stream whose retention is enforced.
             stream: StreamId,
             /// New log start offset of the stream: records below it are removed.
             before: Offset,
@@ -111,7 +111,7 @@ variants! {
         /// Makes each node keep a view of the state as of the end of this log entry, so that the nodes' digests (hashes
         /// over the state) can be compared.
         Digest = 26 "digest" {
-            /// Id under which a caller can request the kept view.
+            /// Id under which callers can request the kept view of the state.
             id: u64,
         },
         /// Raises the version of the state machine in force, on every node that has a replica of the state.
@@ -121,9 +121,9 @@ variants! {
         },
         /// Opens a producer of a stream, which gives the producer a new epoch.
         OpenProducer = 32 "open producer" {
-            /// Id of the stream.
+            /// Id of the stream to which the producer appends.
             stream: StreamId,
-            /// Id of the producer.
+            /// Id of the producer to open.
             id: &'a str as ProducerId,
         },
         /// A batch of Redis commands that are carried out together, in the form that earlier builds wrote to the log.

@@ -35,7 +35,7 @@ variants! {
         },
         /// The copied bytes are a batch of records of a stream.
         Batch = 1 "batch" {
-            /// Id of the stream.
+            /// Id of the stream to which the batch belongs.
             stream: StreamId,
             /// First offset of the batch.
             first: Offset,
@@ -47,7 +47,7 @@ variants! {
         /// Compaction has found that no key has more than one record in a range of a stream, so this range needs no
         /// compaction. The move has no bytes.
         Cleaned = 3 "cleaned stretch" {
-            /// Id of the stream.
+            /// Id of the stream that contains the range.
             stream: StreamId,
             /// Exclusive end of the range, which begins at the start of the stream.
             before: Offset,
@@ -55,14 +55,16 @@ variants! {
         /// The node removes index entries (rows with the log positions of batches) of a stream whose batches were
         /// trimmed or deleted. The move has no bytes.
         Reclaimed = 4 "reclaimed index entries" {
-            /// Id of the stream.
+            /// Id of the stream whose index entries are removed.
             stream: StreamId,
             /// Maximum number of index entries to remove.
             max: u32,
         },
-        /// The node removes the rows that are needed only to read history below a history floor. The move has no bytes.
+        /// The node removes the rows that are needed only to read history below a history floor (the oldest revision
+        /// from which changes can be read). The move has no bytes.
         HistoryFloor = 5 "history floor" {
-            /// New history floor. A floor below the present one changes nothing.
+            /// New history floor: the oldest revision and entry index from which changes can be read. A floor below the
+            /// present one changes nothing.
             floor: HistoryFloor,
             /// Maximum number of rows that the move removes.
             max: u32,
@@ -85,18 +87,18 @@ structure! {
     /// removed.
     #[derive(Copy)]
     Compacted as "compacted batches" {
-        /// Id of the stream.
+        /// Id of the compacted stream.
         stream: StreamId,
         /// Offset of the first record of the first batch.
         first: Offset,
-        /// Exclusive end: the offset after the last batch.
+        /// Exclusive end of the replaced batches: the offset after the last one.
         end: Offset,
-        /// Number of batches that are replaced.
+        /// Number of batches that the sparse batch replaces.
         sources: u32,
         /// CRC-32C of the index entries (rows with log positions) of the replaced batches: their keys and contents, in
         /// order. If one of these rows has changed, the move has no effect.
         rows_crc: u32,
-        /// Number of records that compaction keeps.
+        /// Number of records that the sparse batch keeps.
         kept: u32,
     }
 }

@@ -35,7 +35,7 @@ pub enum Outcome {
     Transacted(Box<Transacted>),
     /// An operation of a transaction could not be carried out, so the whole transaction changed nothing.
     OperationFailed {
-        /// Index of the failed operation in its list, from 0.
+        /// Index of the failed operation in the list that was to be carried out, from 0.
         operation: u32,
         /// Cause of the operation's failure.
         error: OperationError,
@@ -57,18 +57,18 @@ pub enum Outcome {
     },
     /// An append exceeds a limit of its stream, so the command changed nothing.
     OverStreamLimit {
-        /// Id of the stream.
+        /// Id of the stream whose limit the append exceeds.
         stream: StreamId,
         /// Size limit that the append exceeds.
         limit: StreamLimit,
-        /// Value of the limit in bytes.
+        /// Maximum size in bytes that the stream's configuration permits.
         max: u64,
         /// Size in bytes of the record or of the whole append that exceeds the limit.
         got: u64,
     },
     /// A producer's append was rejected, so the command changed nothing.
     ProducerRefused {
-        /// Id of the stream.
+        /// Id of the stream to which the producer tried to append.
         stream: StreamId,
         /// Reason why the append was rejected.
         refusal: ProducerRefusal,
@@ -80,21 +80,21 @@ pub enum Outcome {
     },
     /// The stream's next offset is not the one that an append expected, so the command changed nothing.
     OffsetConflict {
-        /// Id of the stream.
+        /// Id of the stream to which the records were to be appended.
         stream: StreamId,
         /// Next offset of the stream, which an append would get now.
         next: Offset,
     },
     /// The keyspace exists: this command created it, or it existed before.
     Keyspace {
-        /// Id of the keyspace.
+        /// Id of the created or existing keyspace.
         id: KeyspaceId,
         /// True if this command created the keyspace; false if it already existed.
         created: bool,
     },
     /// The stream exists: this command created it, or it existed before.
     Stream {
-        /// Id of the stream.
+        /// Id of the created or existing stream.
         id: StreamId,
         /// True if this command created the stream; false if it already existed.
         created: bool,
@@ -127,7 +127,7 @@ pub enum Outcome {
     },
     /// The lease was granted or kept alive.
     Lease {
-        /// Id of the lease.
+        /// Id of the lease that was granted or kept alive.
         id: LeaseId,
         /// Time to live that each keep-alive gives the lease.
         ttl: Duration,

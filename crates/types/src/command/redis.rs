@@ -281,7 +281,8 @@ pub enum GroupMark {
     End,
 }
 
-/// Returns the mark for the command `MULTI` or `EXEC`; `None` for every other command.
+/// Returns the mark (begin or end of a transaction in a batch) that the command `MULTI` or `EXEC` is; `None` for every
+/// other command.
 #[inline]
 #[must_use]
 pub fn group_mark(args: &[&[u8]]) -> Option<GroupMark> {

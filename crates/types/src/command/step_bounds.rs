@@ -227,8 +227,8 @@ pub enum ValueUse {
     Rename,
     /// The command copies the value of one key (its first argument) to another key (its second argument).
     Copy,
-    /// The command adds a floating-point number to the number in the string at a key. Its arguments are the key and the
-    /// number to add.
+    /// The Redis command adds a floating-point number to the number in the string at a key. Its arguments are the key
+    /// and the number to add.
     AddToString,
     /// The command adds a number to a field of a hash. Its arguments are the key of the hash, the field, and the number
     /// to add.

@@ -111,12 +111,12 @@ variants! {
         /// Keeps a lease alive: sets its deadline to the time of this command's log entry plus the lease's time to
         /// live.
         Keep = 17 "keep lease alive" {
-            /// Id of the lease.
+            /// Id of the lease to keep alive.
             id: LeaseId,
         },
         /// Ends a lease and removes its keys.
         Revoke = 18 "revoke lease" {
-            /// Id of the lease.
+            /// Id of the lease to end.
             id: LeaseId,
         },
         /// Removes keys and leases that have expired.

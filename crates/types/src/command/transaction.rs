@@ -83,7 +83,7 @@ impl TransactionBuilder {
         self.then.deleted_prefixes().iter().chain(self.otherwise.deleted_prefixes()).copied()
     }
 
-    /// Returns true if no operation of either list writes.
+    /// Returns true if neither of the transaction's two lists of operations contains a write.
     #[must_use]
     pub fn only_reads(&self) -> bool {
         self.then.only_reads() && self.otherwise.only_reads()
@@ -233,7 +233,7 @@ pub enum OperationResult {
 pub struct ReadValue {
     /// Revision at which the value was written.
     pub revision: Revision,
-    /// Value of the key.
+    /// Value of the key that the transaction read.
     pub value: Bytes,
 }
 
@@ -250,7 +250,7 @@ pub struct ScanPage {
 /// A pair of key and value that a scan in a transaction read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedItem {
-    /// Key of the pair.
+    /// Key of the scanned pair.
     pub key: Bytes,
     /// Revision at which the value was written.
     pub revision: Revision,

@@ -165,7 +165,7 @@ pub enum Write<'a> {
     },
     /// Appends records to a stream.
     Append {
-        /// Id of the stream.
+        /// Id of the stream to which the records are appended.
         stream: StreamId,
         /// Offset that the stream's next offset must equal, otherwise the commit fails; `None` for any offset.
         expected: Option<Offset>,

@@ -13,7 +13,7 @@ variants! {
         Never = 0 "never" {},
         /// The entry lives for at most a given time.
         After = 1 "after" {
-            /// Maximum lifetime of the entry in microseconds.
+            /// Maximum lifetime of the cache entry in microseconds.
             micros: u64
         },
         /// The entry keeps the deadline of the entry that it replaces. If it replaces none, it lives until the cache
@@ -62,7 +62,7 @@ structure! {
         create: CacheCreate,
         /// Capacity of a created cache in bytes; 0 selects the server's default.
         max_bytes: u64,
-        /// Name of the cache.
+        /// Name of the cache to open.
         name: &'a str,
     }
 }
@@ -70,7 +70,7 @@ structure! {
 structure! {
     /// Reads an entry of a cache.
     CacheGet<'a> as "cache get" {
-        /// Id of the cache.
+        /// Id of the cache to read.
         cache: u32,
         /// Key to read.
         key: RemainingBytes<'a>,
@@ -80,7 +80,7 @@ structure! {
 structure! {
     /// Reads several entries of a cache.
     CacheMultiGet<'a> as "cache multi get" {
-        /// Id of the cache.
+        /// Id of the cache to read.
         cache: u32,
         /// Keys to read.
         keys: List<'a, &'a [u8]>,
@@ -90,7 +90,7 @@ structure! {
 structure! {
     /// Sets an entry of a cache.
     CachePut<'a> as "cache put" {
-        /// Id of the cache.
+        /// Id of the cache in which the entry is set.
         cache: u32,
         /// Condition on the key's present entry.
         expect: CacheExpect<'a>,
@@ -117,7 +117,7 @@ structure! {
     /// Sets several entries of a cache, one after the other. Other clients may see some of the entries before the
     /// others are set.
     CacheMultiPut<'a> as "cache multi put" {
-        /// Id of the cache.
+        /// Id of the cache in which the entries are set.
         cache: u32,
         /// Time to live of the new entries.
         ttl: CacheTtl,
@@ -129,7 +129,7 @@ structure! {
 structure! {
     /// Removes an entry of a cache.
     CacheDelete<'a> as "cache delete" {
-        /// Id of the cache.
+        /// Id of the cache from which the entry is removed.
         cache: u32,
         /// Condition on the key's present entry.
         expect: CacheExpect<'a>,
@@ -141,11 +141,11 @@ structure! {
 structure! {
     /// Changes the time to live of an entry of a cache.
     CacheTouch<'a> as "cache touch" {
-        /// Id of the cache.
+        /// Id of the cache that has the entry.
         cache: u32,
         /// New time to live of the entry, from now on.
         ttl: CacheTtl,
-        /// Key of the entry.
+        /// Key of the entry whose time to live changes.
         key: RemainingBytes<'a>,
     }
 }
@@ -154,7 +154,7 @@ structure! {
     /// Adds a number to a counter in a cache, and creates the counter at 0 if it is missing. The value is stored as
     /// decimal digits, as for counters in keyspaces.
     CacheAdd<'a> as "cache add" {
-        /// Id of the cache.
+        /// Id of the cache that has the counter.
         cache: u32,
         /// Number to add to the counter.
         delta: i64,
@@ -168,7 +168,7 @@ structure! {
 structure! {
     /// Lists keys of a cache in an unspecified order. A key that is present throughout the scan is listed once.
     CacheScan as "cache scan" {
-        /// Id of the cache.
+        /// Id of the cache whose keys are listed.
         cache: u32,
         /// Cursor that the previous page returned; none for the first page.
         cursor: Option<u64>,
@@ -180,7 +180,7 @@ structure! {
 structure! {
     /// Removes all entries of a cache. The statistics of the cache stay.
     CacheClear as "cache clear" {
-        /// Id of the cache.
+        /// Id of the cache to clear.
         cache: u32,
     }
 }
@@ -188,7 +188,7 @@ structure! {
 structure! {
     /// Drops a cache. The server does not use the cache's id again until it restarts.
     DropCache as "drop cache" {
-        /// Id of the cache.
+        /// Id of the cache to drop.
         cache: u32,
     }
 }
@@ -196,7 +196,7 @@ structure! {
 structure! {
     /// Requests the statistics of one cache or of all caches.
     ReadCacheStats as "read cache stats" {
-        /// Id of the cache; 0 selects all caches.
+        /// Id of the cache whose statistics are requested; 0 selects all caches.
         cache: u32,
     }
 }
@@ -204,7 +204,7 @@ structure! {
 structure! {
     /// Reply to [`OpenCache`]: the id of the opened cache.
     CacheOpened as "cache opened" {
-        /// Id of the cache.
+        /// Id of the opened cache.
         cache: u32,
         /// True if this request created the cache; false if the cache existed.
         created: bool,
@@ -220,7 +220,7 @@ structure! {
         version: u64,
         /// Remaining time to live in microseconds; 2^64-1 means that the entry has no deadline.
         remaining: u64,
-        /// Value of the entry.
+        /// Value of the requested cache entry.
         value: RemainingBytes<'a>,
     }
 }

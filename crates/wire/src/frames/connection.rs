@@ -233,9 +233,9 @@ choices! {
 structure! {
     /// A named number in an error that helps the client to recover, such as `next`.
     Detail<'a> as "detail" {
-        /// Name of the number, as in errors over HTTP.
+        /// Name of the number, such as `next`. Errors over HTTP use the same names.
         name: &'a str,
-        /// Value of the number.
+        /// The number that `name` names.
         value: u64,
     }
 }
@@ -254,7 +254,7 @@ structure! {
         code: &'a str,
         /// Message for people: the cause and the next step.
         message: &'a str,
-        /// Named numbers that help the client to recover.
+        /// Named numbers in the error that help the client to recover, such as `next`.
         details: List<'a, Detail<'a>>,
     }
 }
@@ -268,7 +268,7 @@ impl<'a> Failed<'a> {
         Self { class, effect: Effect::Nothing, shown: Level(None), code, message, details: List::default() }
     }
 
-    /// Returns the value of the recovery number with the given name.
+    /// Returns the number with this name among those that help the client to recover; `None` if there is none.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<u64> {
         self.details.iter().find(|detail| detail.name == name).map(|detail| detail.value)

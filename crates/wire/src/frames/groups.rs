@@ -16,7 +16,7 @@ structure! {
     FindGroup<'a> as "find group" {
         /// Id of the group's stream.
         stream: StreamId,
-        /// Name of the group.
+        /// Name of the group to find.
         name: &'a str,
     }
 }
@@ -36,7 +36,7 @@ structure! {
 structure! {
     /// Requests one delivery of a group's records to a member.
     Fetch<'a> as "fetch" {
-        /// Id of the consumer group.
+        /// Id of the consumer group to fetch from.
         group: GroupId,
         /// Maximum number of records in the delivery.
         max_records: u32,
@@ -67,7 +67,7 @@ choices! {
 structure! {
     /// Begins a subscription in which the server sends a group's deliveries to a member as records arrive.
     Push<'a> as "push" {
-        /// Id of the consumer group.
+        /// Id of the consumer group whose records the server sends.
         group: GroupId,
         /// Maximum number of records that the member holds: delivered, and neither acked nor nacked.
         held_records: u32,
@@ -112,7 +112,8 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Push`]: the push has begun. The limits in force may be lower than the requested ones.
+    /// Reply to [`Push`]: the push has begun. Its fields are the limits that the server applies, which may be lower
+    /// than the requested ones.
     Pushing as "pushing" {
         /// Maximum number of records that the member holds: delivered, and neither acked nor nacked.
         held_records: u32,

@@ -47,7 +47,7 @@ choices! {
 structure! {
     /// Reads a key of a keyspace.
     Get<'a> as "get" {
-        /// Id of the keyspace.
+        /// Id of the keyspace to read.
         keyspace: KeyspaceId,
         /// Revision at which to read the key; 0 reads the present state. A revision is the number of a successful
         /// commit.
@@ -62,7 +62,7 @@ structure! {
 structure! {
     /// Reads several keys of a keyspace, each like [`Get`].
     MultiGet<'a> as "multi get" {
-        /// Id of the keyspace.
+        /// Id of the keyspace to read.
         keyspace: KeyspaceId,
         /// Revision at which to read the keys; 0 reads the present state.
         revision: Revision,
@@ -76,7 +76,7 @@ structure! {
 structure! {
     /// Reads a page of a keyspace's pairs in key order.
     Scan<'a> as "scan" {
-        /// Id of the keyspace.
+        /// Id of the keyspace to scan.
         keyspace: KeyspaceId,
         /// Revision at which to read. With 0 the first page reads the present state, and pages with a cursor read at
         /// the revision of the first page.
@@ -103,7 +103,7 @@ structure! {
 structure! {
     /// Requests the past and present versions of a key, newest first.
     Versions<'a> as "versions" {
-        /// Id of the keyspace.
+        /// Id of the keyspace that has the key.
         keyspace: KeyspaceId,
         /// Exclusive upper bound of the revisions whose versions to list; 0 lists all versions.
         before: Revision,
@@ -119,7 +119,7 @@ structure! {
     FindKeyspace<'a> as "find keyspace" {
         /// Choice whether the reply includes the number of keys.
         count: Count,
-        /// Name of the keyspace.
+        /// Name of the keyspace to find.
         name: &'a str,
     }
 }
@@ -137,9 +137,9 @@ structure! {
 structure! {
     /// Requests the description of a lease and the keys attached to it.
     FindLease as "find lease" {
-        /// Id of the lease.
+        /// Id of the lease to find.
         lease: LeaseId,
-        /// Maximum number of keys in the reply.
+        /// Maximum number of the lease's keys in the reply.
         limit: u32,
     }
 }
@@ -252,7 +252,7 @@ structure! {
         /// Time of the commit that ended the version, in microseconds since 1970 by the clock that all nodes share; 0
         /// if the version is current.
         until_time: SpaceTime,
-        /// Value of the version.
+        /// Value that the key had in this version.
         value: &'a [u8],
     }
 }
@@ -295,7 +295,7 @@ structure! {
 structure! {
     /// Description of a lease, with time spans as numbers: the encoded form of [`LeaseInfo`].
     Lease as "lease" {
-        /// Id of the lease.
+        /// Id of the described lease.
         id: LeaseId,
         /// Time for which a keep-alive extends the lease, in microseconds.
         ttl: u64,
@@ -330,7 +330,7 @@ fn micros(span: Duration) -> u64 {
 structure! {
     /// A key that is attached to a lease.
     LeaseKey<'a> as "lease key" {
-        /// Name of the keyspace.
+        /// Name of the keyspace that has the key.
         keyspace: &'a str,
         /// Key within the keyspace.
         key: &'a [u8],

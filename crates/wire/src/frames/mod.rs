@@ -48,7 +48,7 @@ pub enum DecodeError {
     /// This version of the protocol does not know the frame's kind.
     #[error("unknown kind of frame {kind:#06x}: the peer is newer, or the kind is not part of the protocol yet")]
     UnknownKind {
-        /// Number of the unknown kind.
+        /// Number of the frame's kind, which this version does not know.
         kind: u16,
     },
     /// The frame has a kind that only the other side may send.
@@ -171,7 +171,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Name of the kind in `docs/formats/wire.md`.
+            /// Name of this kind of frame in `docs/formats/wire.md`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {

@@ -30,9 +30,9 @@ choices! {
 structure! {
     /// A named number in the status of a node.
     Figure<'a> as "figure" {
-        /// Name of the number: its path in the JSON of `/v1/status`, levels joined by dots.
+        /// Name of a number in the node's status: its path in the JSON of `/v1/status`, levels joined by dots.
         name: &'a str,
-        /// Value of the number.
+        /// The number in the node's status that `name` names.
         value: u64,
     }
 }
@@ -44,7 +44,7 @@ structure! {
         health: Health,
         /// Durability level of acknowledgements for requests that state no level.
         durability: Durability,
-        /// Id of the node.
+        /// Id of the node whose status this is.
         node: NodeId,
         /// Microseconds since the node started.
         uptime: u64,

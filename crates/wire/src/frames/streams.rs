@@ -46,7 +46,7 @@ structure! {
 structure! {
     /// Reads a page of a stream's records.
     Read as "read" {
-        /// Id of the stream.
+        /// Id of the stream to read.
         stream: StreamId,
         /// Position of the first record to read.
         from: Position,
@@ -62,7 +62,7 @@ structure! {
     /// Begins a tail of a stream: a subscription to the existing records from a position on and then to new records,
     /// without gaps or duplicates.
     Tail as "tail" {
-        /// Id of the stream.
+        /// Id of the stream whose records the server sends.
         stream: StreamId,
         /// Position of the first record to send.
         from: Position,
@@ -74,7 +74,7 @@ structure! {
 structure! {
     /// Requests the description of a stream by its name.
     FindStream<'a> as "find stream" {
-        /// Name of the stream.
+        /// Name of the stream to find.
         name: &'a str,
     }
 }
@@ -92,7 +92,7 @@ structure! {
 structure! {
     /// Requests the offset of the first record of a stream that is not older than a given time.
     FindOffset as "find offset" {
-        /// Id of the stream.
+        /// Id of the stream to search.
         stream: StreamId,
         /// Earliest time of the record, in microseconds since 1970 by the clock that all nodes share.
         time: SpaceTime,
@@ -103,7 +103,7 @@ structure! {
     /// Requests the producers that a stream remembers. A producer is a client whose retried appends the stream
     /// recognises as duplicates.
     ListProducers<'a> as "list producers" {
-        /// Id of the stream.
+        /// Id of the stream whose producers are listed.
         stream: StreamId,
         /// Id of the producer to list; empty lists all producers.
         producer: &'a str,

@@ -66,7 +66,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Subscribe`]: the subscription has begun. The fields are the limits in force.
+    /// Reply to [`Subscribe`]: the subscription has begun. The fields are the queue limits that the server applies.
     Subscribed as "subscribed" {
         /// Maximum number of messages that wait in the subscription's queue for credit.
         queue_messages: u64,

@@ -34,7 +34,7 @@ structure! {
     /// Begins a watch of a keyspace: a subscription to every change of the selected keys from a revision on, past and
     /// future, without gaps. A revision is the number of a commit.
     Watch<'a> as "watch" {
-        /// Id of the keyspace.
+        /// Id of the keyspace to watch.
         keyspace: KeyspaceId,
         /// First revision to report; 0 begins with the next revision.
         from: Revision,
@@ -70,7 +70,7 @@ choices! {
 structure! {
     /// A change of one key, or of all keys with a prefix.
     Change<'a> as "change" {
-        /// Kind of the change.
+        /// Kind of the change, such as a put or a delete.
         kind: ChangeKind,
         /// Revision of the commit that made the change.
         revision: Revision,

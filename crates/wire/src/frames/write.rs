@@ -56,7 +56,7 @@ pub fn put_write(
 /// Error returned when a command cannot be encoded in a frame. The output buffer is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutWriteError {
-    /// The command exceeds a limit of commands.
+    /// The command breaks a limit, for example on the length of a key.
     #[error(transparent)]
     Command(#[from] CommandError),
     /// The frame exceeds the size limit of the protocol.
@@ -81,7 +81,7 @@ structure! {
 structure! {
     /// Stream and offsets of the records of one append.
     Appended as "appended" {
-        /// Id of the stream.
+        /// Id of the stream to which the records were appended.
         stream: StreamId,
         /// Offset of the first appended record.
         first: Offset,
@@ -166,7 +166,7 @@ variants! {
         Got = 7 "got" {
             /// Revision of the commit that wrote the value; 0 means that the key has no value.
             revision: Revision,
-            /// Value of the key.
+            /// Value of the key that the operation read.
             value: &'a [u8]
         },
         /// The operation read a page of key-value pairs in a scan.
@@ -212,7 +212,7 @@ structure! {
         durability: Durability,
         /// True if this command created the keyspace, stream or group; false if it already existed.
         created: bool,
-        /// Id of the keyspace, stream or group.
+        /// Id of the keyspace, stream or group that the command created or found.
         id: u32,
     }
 }
@@ -222,7 +222,7 @@ structure! {
     Granted as "granted" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// Id of the lease.
+        /// Id of the lease that was granted or kept alive.
         lease: LeaseId,
         /// Time for which a keep-alive extends the lease, in microseconds.
         ttl: u64,

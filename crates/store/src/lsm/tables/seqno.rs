@@ -9,8 +9,8 @@ const FIRST: u64 = 1 << 32;
 /// Sequence number above those of all items, and below the values that the LSM crate's counters reject.
 pub(super) const EVERYTHING: u64 = 1 << 62;
 
-/// Returns the number of the next flush, if `highest` is the highest number in the existing tables. Returns `None` if
-/// the number would be out of range; only damage or a malicious table can cause this.
+/// Returns the sequence number of the next flush, if `highest` is the highest number in the existing tables. Returns
+/// `None` if the number would be out of range; only damage or a malicious table can cause this.
 pub(super) fn after(highest: Option<u64>) -> Option<u64> {
     let next = highest.map_or(Some(FIRST), |highest| highest.checked_add(1))?.max(FIRST);
     (next < EVERYTHING).then_some(next)

@@ -53,25 +53,25 @@ variants! {
     GroupCommand<'a> as "known command kind" {
         /// Creates a consumer group unless its stream already has a group with that name.
         Create = 48 "create group" {
-            /// Id of the stream.
+            /// Id of the stream that the new group reads.
             stream: StreamId,
             /// Offset of the first record that the group delivers; `None` for the end of the stream.
             start: Option<Offset> as OffsetOrEnd,
             /// Configuration of the group.
             config: GroupConfig,
-            /// Name of the group.
+            /// Name of the new group.
             name: &'a str as Name,
         },
         /// Replaces a consumer group's configuration.
         Configure = 49 "configure group" {
-            /// Id of the group.
+            /// Id of the group to configure.
             group: GroupId,
             /// New configuration of the group.
             config: GroupConfig,
         },
         /// Deletes a consumer group.
         Delete = 50 "delete group" {
-            /// Id of the group.
+            /// Id of the group to delete.
             group: GroupId,
         },
         /// Delivers records to a member of a consumer group.
@@ -79,7 +79,7 @@ variants! {
         /// Moves the ack deadlines of attempts (deliveries of records), so that members have more time to ack the
         /// records.
         Extend = 54 "extend" {
-            /// Id of the group.
+            /// Id of the group whose attempts get later ack deadlines.
             group: GroupId,
             /// Time from the command's log entry to the new ack deadlines.
             by: Duration as AckSpan,
@@ -88,7 +88,7 @@ variants! {
         },
         /// Moves the group's cursor (the next record to deliver) and drops all pending records.
         Seek = 55 "seek" {
-            /// Id of the group.
+            /// Id of the group whose cursor moves.
             group: GroupId,
             /// New cursor of the group; `None` for the end of the stream.
             offset: Option<Offset> as OffsetOrEnd,
@@ -96,7 +96,7 @@ variants! {
         /// Removes the rows that are left of a deleted consumer group. For a group that exists, removes from the group
         /// the records that were trimmed from its stream.
         Reclaim = 56 "reclaim group" {
-            /// Id of the group.
+            /// Id of the group from which rows or records are removed.
             group: GroupId,
             /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (stored ranges
             /// of consecutive records) to remove.
@@ -113,7 +113,7 @@ structure! {
     /// A request to deliver records of a consumer group to one of its members.
     #[derive(Copy)]
     Fetch<'a> as "fetch" {
-        /// Id of the group.
+        /// Id of the group whose records are delivered.
         group: GroupId,
         /// Maximum number of records to deliver.
         max: u32 as FetchCount,
@@ -123,7 +123,7 @@ structure! {
         /// key. Only a fetch of a group with delivery in order per key carries hashes, because the state machine cannot
         /// read records.
         keys: List<'a, u64> as AtMost<MAX_FETCH_KEYS>,
-        /// Name of the member.
+        /// Name of the member that gets the records.
         member: &'a str as MemberName,
     }
 }

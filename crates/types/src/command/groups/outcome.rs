@@ -11,7 +11,7 @@ use crate::{
 pub enum GroupOutcome {
     /// The group exists: this command created it, or it existed before.
     Created {
-        /// Id of the group.
+        /// Id of the created or existing group.
         id: GroupId,
         /// True if this command created the group; false if the group already existed.
         created: bool,
@@ -47,7 +47,7 @@ pub enum GroupOutcome {
     /// A commit acks or nacks a record that cannot be settled: the ack deadline of its attempt (delivery) has passed,
     /// or the record was acked or nacked before. The commit changed nothing.
     AttemptLapsed {
-        /// Id of the group.
+        /// Id of the group whose record cannot be acked or nacked.
         group: GroupId,
         /// Number of the attempt (delivery) that delivered the record, as the commit named it.
         attempt: Attempt,

@@ -64,7 +64,7 @@ impl OffsetRun {
         Self { first: offset, count: 1 }
     }
 
-    /// Exclusive end: the offset after the last.
+    /// Returns the offset after the range's last one (the exclusive end).
     #[must_use]
     pub const fn end(&self) -> Offset {
         self.first.plus(self.count as u64)
@@ -235,7 +235,7 @@ pub enum SettlementKind<'a> {
 /// A decoded command, or write of a commit, that acks or nacks records of one consumer group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle<'a> {
-    /// Id of the group.
+    /// Id of the group whose records are acked or nacked.
     pub group: GroupId,
     /// Kind of the settlement: ack or nack.
     pub kind: SettlementKind<'a>,

@@ -80,7 +80,7 @@ structure! {
 structure! {
     /// Reply to [`Describe`]: name, zone, version and addresses of the replying node.
     Description<'a> as "description" {
-        /// Name of the node.
+        /// Name of the replying node.
         name: &'a str,
         /// Zone of the node; empty if it has none.
         zone: &'a str,
