@@ -1,11 +1,12 @@
 //! A simulated cluster: its nodes, and the faults that hit them.
 //!
 //! Owns: starts and crashes of nodes, the beginning and the end of each fault, and the measured times from a fault to
-//! the next answered write. Does not own: the choice and the times of the faults (`simulation`), and the parts of a
-//! node (`node`).
+//! the next answered write. Does not own: the choice and the times of the faults (`simulation`), the parts of a node
+//! (`node`), and the verdict on a node that stops by itself (`stops`).
 
 mod failing_syncs;
 mod replace;
+mod stops;
 
 use std::{
     cell::{Cell, RefCell},
@@ -196,31 +197,6 @@ impl Cluster {
     /// Returns true if any node must be replaced, or a new node is joining in place of another.
     pub(crate) fn is_replacing(&self) -> bool {
         self.has_broken() || self.0.is_replacing.get()
-    }
-
-    /// Records that a node cannot continue. Reports a violation unless one of four reasons explains it: the node's
-    /// files are damaged, its power is off, an fsync has failed, or its switch to the state of a snapshot has failed.
-    /// Restarts the node after a failed fsync or switch.
-    pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
-        let parts = self.parts(id);
-        if parts.is_power_cut.get() {
-            return;
-        }
-        if reason.contains(SWITCH_FILE) && parts.mend_switch() {
-            record(id, format!("stops, because it could not switch to a snapshot: {reason}"));
-            return self.restart_soon(id);
-        }
-        if parts.has_failed_sync() {
-            return self.restart_after_failed_sync(id, reason);
-        }
-        if !parts.is_flipped.get() {
-            return self.0.truth.violation(id, format!("node {id} stops by itself: {reason}"));
-        }
-        if self.0.broken.borrow_mut().insert(id) {
-            record(id, format!("found damage: {reason}"));
-            self.crash(id, FaultKind::Kill);
-            self.replace_broken(id);
-        }
     }
 
     pub(crate) fn plant(&self) -> Option<Plant> {
@@ -675,23 +651,5 @@ impl Cluster {
         if is_whole && self.ids().contains(&id) && self.running(id).is_none() && !self.is_broken(id) {
             self.start(id).await;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::runtime::simulate;
-
-    #[test]
-    fn a_failing_switch_excuses_no_stop_for_another_reason() {
-        let stopped = simulate(1, async {
-            let cluster = Cluster::new(Settings::default());
-            let parts = cluster.parts(1);
-            parts.fail_switch(1);
-            cluster.node_failed(1, "an assertion does not hold");
-            (parts.fails_switch.get(), cluster.truth().violations().len())
-        });
-        assert_eq!(stopped.output, Ok((true, 1)));
     }
 }
