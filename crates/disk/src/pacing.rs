@@ -176,8 +176,8 @@ pub(crate) struct SyncShare {
 }
 
 impl SyncShare {
-    /// Returns the fraction of time, from 0 to 1, in which syncs were in progress. `synced` is the total time of syncs
-    /// until `now`.
+    /// Returns the fraction of time, from 0 to 1, in which syncs were in progress during the last complete window of
+    /// time. `synced` is the total time of syncs until `now`.
     pub(crate) fn at(&mut self, now: Duration, synced: Duration) -> f64 {
         let passed = now.saturating_sub(self.since);
         if passed >= WINDOW {

@@ -53,7 +53,7 @@ pub const MAX_LISTED_MEMBERS: usize = 10_000;
 /// Result of extending the ack deadlines of delivery attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extended {
-    /// Durability level that the extension reached.
+    /// Durability level that the change of the deadlines reached.
     pub durability: Durability,
     /// New ack deadline of the delivery attempts, by the database's own clock (space time).
     pub deadline: SpaceTime,

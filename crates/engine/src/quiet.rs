@@ -2,7 +2,7 @@
 //!
 //! Owns: the check that the log has not grown for a while, and the two steps that follow. The state persists its newest
 //! changes, so that the log need not keep them for a replay; then the log gives its prepared segments back. Does not
-//! own: the conditions for it ([`Log::rest`](thalweg_log::Log::rest)), or freeing segments (see [`crate::mover`]).
+//! own: when the log may give them back ([`Log::rest`](thalweg_log::Log::rest)), or freeing segments ([`crate::mover`]).
 
 use std::time::Duration;
 

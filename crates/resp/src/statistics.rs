@@ -92,8 +92,8 @@ impl Statistics {
         self.add(command, Counter::Rejected, 1);
     }
 
-    /// Records that `count` commands with this number were answered `latency` after their arrival. If the client sent
-    /// other commands at the same time, `share` is the part of the latency that is attributed to these commands.
+    /// Records that `count` commands with this number were answered `latency` after their arrival. `share` is
+    /// the part of the latency that counts for them, if the client sent other commands at the same time.
     pub(crate) fn answered(&self, command: usize, latency: Duration, share: Duration, count: u64) {
         self.shards().record_many(command, latency, share, count);
     }

@@ -115,8 +115,8 @@ impl SubscribeChannel {
         ended
     }
 
-    /// Reports the subscriptions that have received all their messages since the last call. Returns true if all
-    /// subscriptions of this channel (a TCP connection or a QUIC stream) have.
+    /// Reports each subscription once it has received all its messages. Returns true if all subscriptions of this
+    /// channel (a TCP connection or a QUIC stream) have received all of them.
     fn settle(&mut self) -> bool {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {

@@ -68,7 +68,7 @@ impl NativeCodec {
     }
 
     /// Opens a cache, and creates it with this capacity in bytes if it is missing; `None` is the server's default.
-    /// Returns the codec of the cache, and its actual capacity in bytes.
+    /// Returns a codec of requests to the cache, and the cache's actual capacity in bytes.
     pub fn open_cache(place: &NativePlace, name: &str, max_bytes: Option<u64>) -> Result<(Self, u64), BenchError> {
         let open = OpenCache { create: CacheCreate::IfMissing, max_bytes: max_bytes.unwrap_or(0), name };
         let (cache, max_bytes) = place.ask("opening the cache", &open, |frame| match frame {

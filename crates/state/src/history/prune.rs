@@ -263,8 +263,8 @@ impl Round {
         }
     }
 
-    /// Forgets the versions from before a key was deleted or had ended, for all keys for which this happened at `time`
-    /// or before.
+    /// Forgets the former versions of all keys that were deleted or expired at `time` or before, from before that
+    /// happened.
     fn forget_gone(
         &mut self,
         applying: &mut Applying<'_>,

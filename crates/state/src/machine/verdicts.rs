@@ -39,7 +39,7 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Starts storing the current command's changes in the entry's verdict row: the command's bytes do not show them.
+    /// Starts storing the current command's changes in a row of its log entry, as its bytes do not show them to watches.
     pub(crate) fn record_changes(&mut self) {
         self.applier.verdict.start_recording();
     }

@@ -104,14 +104,15 @@ structure! {
 }
 
 impl<'a> Move<'a> {
-    /// Appends an encoded move to `out`.
+    /// Encodes the payload of a move record, by which a node moves stored bytes within its own log, and appends it to
+    /// `out`. The parameters are the fields of the same names.
     pub fn encode(out: &mut Vec<u8>, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         out.extend_from_slice(&from.encode());
         put_checked(out, target);
         out.extend_from_slice(bytes);
     }
 
-    /// Decodes the payload of a move record.
+    /// Decodes the payload of a move record, by which a node moves stored bytes within its own log.
     pub fn decode(payload: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(payload, 0);
         let from = BlobRef::decode(reader.take(BlobRef::ENCODED_LEN, "blob reference")?)
