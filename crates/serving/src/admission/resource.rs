@@ -98,9 +98,9 @@ impl Resource {
 
     /// A part of each resource's bound, the reserve, is kept for the clients that hold least. Returns true if a
     /// connection that holds little may take this resource from half of the reserve, although all connections of its
-    /// address together hold more than the address's share. Returns
-    /// false for resources that outlive a connection, and for connections themselves. A client could take ever more of
-    /// these with new connections, because a new connection holds nothing yet.
+    /// address together hold more than the address's share. Returns false for resources that outlive a connection, and
+    /// for connections themselves. A client could take ever more of these with new connections, because a new
+    /// connection holds nothing yet.
     pub(super) const fn is_shared_by_connection(self) -> bool {
         use Resource::*;
         !matches!(
