@@ -223,7 +223,8 @@ impl PressureOptions {
         self.parts.contains(&part)
     }
 
-    /// Returns the bytes of all values of the parts load, gets and misses.
+    /// Returns the total bytes of the values that the benchmark loads, and then reads, in its parts `load`, `gets` and
+    /// `misses`.
     pub(crate) fn data_bytes(&self) -> u64 {
         self.data.unwrap_or(self.memory.saturating_mul(4))
     }

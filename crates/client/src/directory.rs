@@ -444,7 +444,8 @@ mod tests {
         assert_eq!(directory.data(), 3);
     }
 
-    /// `--cluster-init` keeps the data of a node that was alone. The node is then one of the members 1, 2 and 3.
+    /// `--cluster-init` keeps the data of a node that was alone, so the ids that a client has stay valid. The node is one
+    /// of the cluster's members 1, 2 and 3 then. If it is not, the client has other data before it.
     #[test]
     fn a_node_that_founds_a_cluster_keeps_its_ids() {
         for (alone, data) in [(2, 0), (9, 1)] {

@@ -33,8 +33,8 @@ const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
 /// acknowledgement take.
 const OLD_BYTES_PER_MICRO: usize = 256;
 
-/// Interval at which an append of old entries is sent while no other is in flight, to measure the round trip. Each
-/// measurement costs one round trip without other appends.
+/// Interval at which the round trip to a follower that lacks many entries is measured: one append of such entries is
+/// sent while no other append is in flight. Each measurement costs one round trip without other appends.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
 /// Number of committed entries after an append's last entry, from which the follower that receives the append counts as

@@ -375,7 +375,7 @@ struct Share {
     used_bytes: u64,
     /// Bytes of the segment's records to which the state still points.
     live_bytes: u64,
-    /// Purpose of the segment's records to which the state does not point.
+    /// Kind of disk space as which the records count to which the state does not point.
     rest: SpaceKind,
     is_active: bool,
 }

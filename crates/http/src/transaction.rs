@@ -125,7 +125,7 @@ struct Requested {
     otherwise: Vec<RequestedOperation>,
 }
 
-/// The part of an operation that its result shows.
+/// An operation of the request, reduced to what is needed to write its result into the reply.
 enum RequestedOperation {
     /// An append to the stream with this name.
     Append(String),

@@ -245,7 +245,8 @@ fn walk(found: &FoundSegment) -> Result<SegmentRead, DiskFault> {
 /// Valid batch headers found after the end of the log.
 struct UnattestedEnd {
     attested: Lsn,
-    /// Number of bytes from the end of the log to the end of the last batch with a valid header.
+    /// Number of bytes behind the end of the log up to the end of the last batch there with a valid header. Such batches
+    /// do not belong to the log, because one before them is torn or corrupt.
     bytes: u64,
 }
 

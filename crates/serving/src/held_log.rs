@@ -76,8 +76,8 @@ impl HeldLog {
         self.bytes.load(Relaxed)
     }
 
-    /// Measures the growth of the log periodically until the server stops. Logs a warning while the growth exceeds the
-    /// configured `history_bytes`.
+    /// Measures periodically, until the server stops, by how many bytes the log has grown since it could last free a
+    /// segment. Logs a warning while open snapshots make that exceed the configured `history_bytes`.
     pub async fn measure_until(&self, db: &Database, config: &Config, mut stopping: watch::Receiver<bool>) {
         let bound = config.history_bytes.0;
         let rounds = config.maintenance_interval.0.saturating_mul(ROUNDS);

@@ -105,7 +105,7 @@ enum Step {
         rows: u32,
         end: u64,
     },
-    /// Uses the stream, the group or the subject.
+    /// One step on the scenario's stream, consumer group or subject, such as an append, a fetch or a publish.
     Feed(FeedStep),
 }
 

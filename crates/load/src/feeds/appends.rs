@@ -235,8 +235,8 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the number of pages of `limit` records that contain the whole stream. The last page has no acknowledged
-    /// records.
+    /// Returns the number of pages of `limit` records that contain the whole stream: those with records that the server
+    /// has acknowledged, and one more.
     pub fn pages(&self, limit: u64) -> u64 {
         let records = match &self.places {
             RecordPositions::Slots { .. } => self.end(),

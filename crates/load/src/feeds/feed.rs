@@ -122,7 +122,8 @@ impl Feed {
         FeedStep::Read { from: range.start, floor: range.end, reader: Reader::Whole }
     }
 
-    /// Returns the number of pages that contain the whole stream. The last page has no acknowledged records.
+    /// Returns the number of pages that contain the whole stream: those with records that the server has acknowledged,
+    /// and one more.
     pub fn pages(&self) -> u64 {
         self.appends.pages(u64::from(self.sizes.read_records))
     }

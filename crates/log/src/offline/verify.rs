@@ -59,7 +59,8 @@ pub struct Torn {
     pub file: String,
     /// Byte position at which the log ends in the file.
     pub offset: u64,
-    /// Number of bytes from the end of the log to the end of the last batch with a valid header.
+    /// Number of bytes behind the end of the log up to the end of the last batch there with a valid header. Such batches
+    /// do not belong to the log, because one before them is torn or corrupt.
     pub bytes: u64,
 }
 

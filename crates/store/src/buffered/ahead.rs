@@ -122,8 +122,8 @@ impl AheadThread {
         Some(Self { requests, thread: Some(thread) })
     }
 
-    /// Asks the thread to prepare a memtable of which `used` bytes are in use, if there is something to prepare. The
-    /// memtable's writer calls this after each batch. Does not wait.
+    /// Asks the background thread for memory ahead of a memtable's writer, or to link queued keys, if either is due now
+    /// that `used` bytes of the memtable are in use. The writer calls this after each batch. Does not wait.
     #[inline]
     pub(super) fn prepare(&self, rule: &mut AheadRule, memtable: &Arc<Memtable>, used: usize, capacity: usize) {
         if rule.is_at_step(used) {
