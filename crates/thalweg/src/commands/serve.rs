@@ -269,8 +269,7 @@ fn raise_file_limit() {
 
 fn options(resolved: &Resolved, repair: bool) -> Options {
     let repair = if repair { Repair::CutAtCorruption } else { Repair::Refuse };
-    let page_cache_bytes = resolved.memory.page_cache_bytes();
-    Options { create: Create::IfMissing, repair, page_cache_bytes, ..resolved.config.engine_options() }
+    Options { create: Create::IfMissing, repair, ..resolved.engine_options() }
 }
 
 /// Starts the consensus of a cluster member. Returns `None` for a node that runs alone, or if the configuration has no
