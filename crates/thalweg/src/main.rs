@@ -10,7 +10,7 @@
 //! ```text
 //! cli ──┬── commands ──┬── session ── args
 //!       │              └── figures, render, retry, span, failure, log_fields, permissions,
-//!       │                  private_dir, unfinished_file, heap
+//!       │                  private_dir, unfinished_file, heap, offline
 //!       └── help, man
 //! ```
 
@@ -25,6 +25,7 @@ mod heap;
 mod help;
 mod log_fields;
 mod man;
+mod offline;
 mod permissions;
 mod private_dir;
 mod render;

@@ -7,6 +7,8 @@
 
 use std::path::{Path, PathBuf};
 
+use thalweg_engine::Options;
+
 use super::{
     AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, KNOBS, MemoryBudget, Profile, Setting, memory::plan,
 };
@@ -246,6 +248,13 @@ impl Resolved {
             }
         }
         self
+    }
+
+    /// Returns the options for opening the database, with the size of the page cache that the memory leaves. The
+    /// command sets `create` and `repair`, because they apply to one start only.
+    #[must_use]
+    pub fn engine_options(&self) -> Options {
+        Options { page_cache_bytes: self.memory.page_cache_bytes(), ..self.config.engine_options() }
     }
 
     /// Returns warnings about permitted settings that may surprise an operator. The server logs them when it starts.

@@ -35,7 +35,7 @@ use super::migrate;
 use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
-    permissions, private_dir, render,
+    offline, permissions, private_dir, render,
     session::{Access, PartialFile, Session, SnapshotRequest},
     span::{StartTime, parse_since, show_time},
     unfinished_file::{self, UnfinishedFile},
@@ -496,7 +496,7 @@ pub(crate) fn run_restore(args: &Restore) -> Result<(), Failure> {
         (None, Some(time)) => RestoreTo::Time(time.time()),
         (None, None) => RestoreTo::End,
     };
-    let options = Options { backend: args.backend, ..Options::default() };
+    let options = Options { backend: args.backend, ..offline::options()? };
     let bar = bar("restoring", None, args.json);
     let restored = restore(&args.data, &parts, to, &options, &mut |progress| {
         bar.set_position(progress.totals.bytes());

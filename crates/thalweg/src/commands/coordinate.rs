@@ -58,7 +58,8 @@ pub(crate) struct HoldArgs {
     /// Time for which other clients have to wait if this process dies
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
     pub ttl: Duration,
-    /// Maximum time to wait, also for a server that is down; 0s does not wait [default: no limit]
+    /// Maximum time to wait, also for a server that is down at the start; 0s does not wait [default: no limit, but
+    /// the command fails at once if the server is down at the start]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
     /// The command and its arguments

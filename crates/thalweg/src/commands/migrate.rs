@@ -6,11 +6,11 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
 use thalweg_engine::{
-    BackendKind, Options,
+    BackendKind,
     migrate::{Migration, MigrationPhase, MigrationProgress, migrate},
 };
 
-use crate::{failure::Failure, render};
+use crate::{failure::Failure, offline, render};
 
 /// Options of `migrate`.
 #[derive(Args, Debug)]
@@ -39,11 +39,12 @@ pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
 }
 
 pub(crate) fn run(args: &Migrate) -> Result<(), Failure> {
+    let options = offline::options()?;
     let template = "{elapsed_precise} {msg:10} {wide_bar} {human_pos} of about {human_len} pairs";
     let bar = render::progress_bar(Some(0), template, args.json);
     let mut tell = |progress: MigrationProgress| show(&bar, progress);
     let migration = Migration { from: args.from, to: args.to };
-    let moved = migrate(&args.data, migration, &Options::default(), &mut tell);
+    let moved = migrate(&args.data, migration, &options, &mut tell);
     bar.finish_and_clear();
     let moved = moved.map_err(|error| Failure::of(&error))?;
     let (from, to) = (moved.from.name(), moved.to.name());

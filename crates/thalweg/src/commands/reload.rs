@@ -3,7 +3,9 @@
 //! Owns: the log level, which can change while the server runs, and the comparison of the new configuration with the
 //! one in use. Does not own the files of certificates (`thalweg_native::security`, `serve::link_tls`).
 //!
-//! Invariant: SIGHUP never ends the server. If the new configuration has an error, all settings stay as they are.
+//! Invariants: once `serve` has parsed its command line and registered for SIGHUP, SIGHUP does not end the process. A
+//! SIGHUP that arrives during the start causes a reload when the server runs. If the new configuration has an error, all
+//! settings stay as they are.
 
 use std::{io::Write as _, time::Duration};
 

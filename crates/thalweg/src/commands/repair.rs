@@ -24,7 +24,7 @@ use thalweg_types::Classified;
 use crate::{
     args::ServerArgs,
     failure::{Exit, Failure},
-    permissions, render,
+    offline, permissions, render,
     session::{PartialFile, Session, SnapshotRequest},
     unfinished_file::{self, UnfinishedFile},
 };
@@ -40,7 +40,7 @@ pub(super) fn repair(data: &Path, place: &ServerArgs) -> Result<(), Failure> {
         create: Create::Never,
         maintenance_interval: Duration::ZERO,
         scrub_interval: Duration::ZERO,
-        ..Options::default()
+        ..offline::options()?
     };
     let database = Database::open_member(data, options, MemberIdentity::Existing).map_err(unopened)?;
     check_cluster(&database, &session)?;

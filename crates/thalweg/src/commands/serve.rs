@@ -27,7 +27,10 @@ use thalweg_server::{
     cluster::Cluster,
     config::{AvailableMemory, Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, Resolved, example},
 };
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+};
 
 use self::{
     membership::{MemberPart, OpenRole},
@@ -178,11 +181,12 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Example {
         return render::out(example(&Config::default()).as_bytes());
     }
-    let resolved = args.resolve().map_err(|error| Failure::of(&error))?;
+    let resolve = || args.resolve().map_err(|error| Failure::of(&error));
     if args.mode == Mode::Explain {
-        return render::out(resolved.explain().as_bytes());
+        return render::out(resolve()?.explain().as_bytes());
     }
-    heap::permit_huge_pages();
+    let (runtime, hangup) = start_threads()?;
+    let resolved = resolve()?;
     let log = Log::to_stderr(&resolved.config);
     let part = membership::decide(&resolved.config)?;
     // The directory is checked before the warnings. They contain commands for the directory, which would be wrong for a
@@ -194,12 +198,10 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     }
     permissions::only_for_the_owner();
     raise_file_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
-    // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after the
-    // open.
-    let (mut stop, hangup) = {
+    // From here on SIGTERM and SIGINT do not end the process at once.
+    let mut stop = {
         let _context = runtime.enter();
-        (Stop::new()?, signal(SignalKind::hangup())?)
+        Stop::new()?
     };
     let member = match &part {
         OpenRole::Alone => None,
@@ -249,6 +251,19 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     }
 }
 
+/// Starts the server's threads and registers for SIGHUP. From now on a SIGHUP does not end the process. One that arrives
+/// during the start is handled when the server runs.
+fn start_threads() -> io::Result<(Runtime, Signal)> {
+    // The first thread already uses the heap, so the advice about the heap comes before it.
+    heap::permit_huge_pages();
+    let runtime = Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
+    let hangup = {
+        let _context = runtime.enter();
+        signal(SignalKind::hangup())?
+    };
+    Ok((runtime, hangup))
+}
+
 /// Reason for which a server has ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerEnd {
@@ -269,8 +284,7 @@ fn raise_file_limit() {
 
 fn options(resolved: &Resolved, repair: bool) -> Options {
     let repair = if repair { Repair::CutAtCorruption } else { Repair::Refuse };
-    let page_cache_bytes = resolved.memory.page_cache_bytes();
-    Options { create: Create::IfMissing, repair, page_cache_bytes, ..resolved.config.engine_options() }
+    Options { create: Create::IfMissing, repair, ..resolved.engine_options() }
 }
 
 /// Starts the consensus of a cluster member. Returns `None` for a node that runs alone, or if the configuration has no

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use thalweg_engine::{Options, state_files};
+use thalweg_engine::state_files;
 
 use crate::{
     args::{Plain, TargetArgs},
     commands::cluster::TokenArgs,
     failure::Failure,
-    render,
+    offline, render,
     session::{Access, Session},
 };
 
@@ -103,8 +103,9 @@ pub(crate) fn run(args: &State) -> Result<(), Failure> {
 }
 
 fn verify(args: &StateFiles) -> Result<(), Failure> {
+    let options = offline::options()?;
     let bar = render::progress_bar(None, "{elapsed_precise} reading the state {binary_bytes}", args.json);
-    let verified = state_files::verify(&args.data, &Options::default(), &mut |bytes| bar.set_position(bytes));
+    let verified = state_files::verify(&args.data, &options, &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     let verified = verified.map_err(|error| Failure::of(&error))?;
     let backend = verified.backend.name();
@@ -116,9 +117,10 @@ fn verify(args: &StateFiles) -> Result<(), Failure> {
 }
 
 fn rebuild(args: &StateFiles) -> Result<(), Failure> {
+    let options = offline::options()?;
     let bar = render::progress_bar(None, "{elapsed_precise} replaying the log {spinner}", args.json);
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
-    let rebuilt = state_files::rebuild(&args.data, &Options::default());
+    let rebuilt = state_files::rebuild(&args.data, &options);
     bar.finish_and_clear();
     let rebuilt = rebuilt.map_err(|error| Failure::of(&error))?;
     let backend = rebuilt.backend.name();

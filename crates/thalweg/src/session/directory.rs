@@ -27,7 +27,7 @@ use tokio::{
 };
 use ureq::http::{Request, Response};
 
-use crate::{failure::Failure, span::parse_span};
+use crate::{failure::Failure, offline, span::parse_span};
 
 /// Time without changes after which a watch reports its position. A watch of a directory then ends, because no other
 /// process can change the directory.
@@ -61,7 +61,7 @@ impl Directory {
     /// default.
     pub(super) fn open(path: &Path, access: Access, durability: Option<Durability>) -> Result<Self, Failure> {
         let create = if access == Access::Write { Create::IfMissing } else { Create::Never };
-        let mut options = Options { create, ..Options::default() };
+        let mut options = Options { create, ..offline::options()? };
         options.durability = durability.unwrap_or(options.durability);
         options.max_clock_jump = max_clock_jump(options.max_clock_jump)?;
         options.scrub_interval = Duration::ZERO;

@@ -321,3 +321,14 @@ fn commands_that_may_wait_also_wait_for_a_server_that_is_down_at_the_start() {
         assert!(ended.status.success(), "{args:?}");
     }
 }
+
+#[test]
+fn a_lock_without_wait_fails_at_once_if_the_server_is_down_at_the_start() {
+    let mut command = node::command();
+    command.args(["lock", "job", "--", "true"]).env("THALWEG_SERVER", format!("http://{}", node::free_address()));
+    let refused = node::run(&mut command, b"").fails(5);
+    assert!(refused.contains("no server listens") && !refused.contains("retrying"), "{refused}");
+    let help = node::run(node::command().args(["lock", "--help"]), b"").ok();
+    let help: Vec<_> = help.split_whitespace().collect();
+    assert!(help.join(" ").contains("fails at once if the server is down at the start"), "{help:?}");
+}

@@ -1,15 +1,16 @@
-//! The server under the memory limit of a control group (version 1 or 2). Where the test may not create a group, it
-//! prints that it skips this; `THALWEG_REQUIRE_CGROUP=1` makes that a failure.
+//! The server, and commands without a server, under the memory limit of a control group (version 1 or 2). If a test may
+//! not create a group, it prints that it skips this; `THALWEG_REQUIRE_CGROUP=1` makes that a failure.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _},
     net::{Shutdown, TcpStream},
     path::PathBuf,
+    process::Command,
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::node::{Node, PATIENCE, THALWEG, clean, skip};
+use crate::node::{Node, PATIENCE, THALWEG, clean, run, skip};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -36,11 +37,16 @@ impl Group {
         None
     }
 
-    /// Starts a server inside the group.
-    fn start(&self, data: &std::path::Path, flags: &[&str]) -> Node {
+    /// Creates a command that runs the binary inside the group.
+    fn command(&self) -> Command {
         let mut inside = clean("sh");
         inside.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&self.0).arg(THALWEG);
-        Node::start_of(inside, data, flags)
+        inside
+    }
+
+    /// Starts a server inside the group.
+    fn start(&self, data: &std::path::Path, flags: &[&str]) -> Node {
+        Node::start_of(self.command(), data, flags)
     }
 }
 
@@ -119,13 +125,33 @@ fn survives(cases: &[(u64, usize)]) {
 }
 
 #[test]
+fn an_import_and_a_restore_without_a_server_survive_a_small_memory_limit() {
+    const VALUES: usize = 250_000;
+    let Some(group) = Group::with_limit(256 * MIB) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (lines, data, backup, restored) = (path("lines"), path("data"), path("backup.tws"), path("restored"));
+    let value = "v".repeat(1200);
+    let mut out = BufWriter::new(fs::File::create(&lines).unwrap());
+    for number in 0..VALUES {
+        writeln!(out, "key:{number:012}\t{value}").unwrap();
+    }
+    out.flush().unwrap();
+    let inside = |args: &[&str]| run(group.command().args(args), b"").ok();
+    let done = inside(&["import", &lines, "--keyspace", "k", "--format", "lines", "--data", &data, "--json"]);
+    assert!(done.contains(&format!("\"records\":{VALUES},")), "{done}");
+    // Without compression, the file is large, and the restore uses memtables of the full size.
+    inside(&["backup", "--to", &backup, "--compress", "none", "--data", &data]);
+    inside(&["restore", &backup, "--data", &restored]);
+    for number in [0, VALUES - 1] {
+        assert_eq!(inside(&["get", "k", &format!("key:{number:012}"), "--data", &restored]), value);
+    }
+}
+
+#[test]
 fn the_limit_of_a_control_group_is_explained_and_more_is_refused() {
     let Some(group) = Group::with_limit(512 * MIB) else { return };
-    let explain = |flags: &[&str]| {
-        let mut inside = clean("sh");
-        inside.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&group.0);
-        crate::node::run(inside.args([THALWEG, "serve", "--explain"]).args(flags), b"")
-    };
+    let explain = |flags: &[&str]| run(group.command().args(["serve", "--explain"]).args(flags), b"");
     let text = explain(&[]).ok();
     assert!(text.contains("256 MiB of memory, half of the 512 MiB that /sys/fs/cgroup/"), "{text}");
     let line = text.lines().find(|line| line.starts_with("cache_bytes ")).unwrap();

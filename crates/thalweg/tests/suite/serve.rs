@@ -1,12 +1,14 @@
 //! The server as a process: start, stop, signals, and rejected configurations.
 
 use std::{
+    fs::OpenOptions,
     io::{BufRead, BufReader, Read as _, Write},
-    process::Stdio,
+    os::unix::fs::OpenOptionsExt as _,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use crate::node::{Node, PATIENCE, command, run, wait_for};
+use crate::node::{Node, PATIENCE, command, pause, run, wait_for};
 
 #[test]
 fn the_startup_line_says_what_there_is() {
@@ -359,6 +361,47 @@ fn sighup_reloads_what_it_can_and_never_ends_the_server() {
     hang_up();
     logged("has an error and is unchanged");
     put("b");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn a_sighup_during_the_start_causes_a_reload_when_the_server_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, next, log) = (dir.path().join("thalweg.toml"), dir.path().join("next.toml"), dir.path().join("log"));
+    // The configuration is a pipe, so the start waits until the test has written it.
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let mut server = command()
+        .args(["serve", "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--native-quic-sockets", "0"])
+        .args(["--config", file.to_str().unwrap(), "--data", dir.path().join("data").to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + PATIENCE;
+    // The pipe can be opened once the server reads it.
+    let mut pipe = loop {
+        match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&file) {
+            Ok(pipe) => break pipe,
+            Err(error) => assert!(Instant::now() < until, "the server does not read its configuration: {error}"),
+        }
+        pause();
+    };
+    // SAFETY: kill takes no pointers, and the pid is of a child that has not been waited for.
+    let sent = unsafe { libc::kill(i32::try_from(server.id()).unwrap(), libc::SIGHUP) };
+    assert_eq!(sent, 0);
+    // The reload reads this file instead of the pipe.
+    std::fs::write(&next, "log_level = \"debug\"\n").unwrap();
+    std::fs::rename(&next, &file).unwrap();
+    pipe.write_all(b"log_level = \"info\"\n").expect("the server still reads its configuration");
+    drop(pipe);
+    let mut line = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("http://"), "{line:?} {}", std::fs::read_to_string(&log).unwrap());
+    while !std::fs::read_to_string(&log).unwrap().contains("reloaded the configuration") {
+        assert!(Instant::now() < until, "no reload in {}", std::fs::read_to_string(&log).unwrap());
+        pause();
+    }
     server.kill().unwrap();
     server.wait().unwrap();
 }
