@@ -111,6 +111,12 @@ impl FaultKind {
         matches!(self, Self::Kill | Self::Restarted | Self::Reconfigured | Self::Flipped)
     }
 
+    /// Returns the kind with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Name of the kind in reports and in the list of the option `--faults`.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -13,6 +13,7 @@
 //! Invariant: a simulation is a function of its settings. `docs/simulation.md` explains how to run, read and extend
 //! simulations.
 
+pub mod artifact;
 pub mod backends;
 pub mod cluster;
 pub mod failing_syncs;

@@ -1,7 +1,7 @@
 //! The command `thalweg-sim`: runs simulations, repeats one, and shrinks one.
 //!
-//! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments, 130 for
-//! an interrupt before a violation was found.
+//! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments or an
+//! artifact that cannot be read, 130 for an interrupt before a violation was found.
 
 #![allow(clippy::print_stdout, reason = "reports go to standard output")]
 
@@ -17,18 +17,27 @@ use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use thalweg_sim::{
     Plant, Report, Settings,
+    artifact::Artifact,
     backends::remove_tables,
     faults::{FaultKind, Overlap},
     report::{Gap, Installs, percentile},
     run,
-    shrink::shrink,
+    settings::{CLIENTS, NODES, RATE, SECONDS, SUBSCRIBERS},
+    shrink::{shrink, shrink_report},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Exit code of the program if an artifact cannot be read; wrong arguments have the same.
+const WRONG_ARGUMENTS: u8 = 2;
 /// Exit code of the program after an interrupt.
 const INTERRUPTED: i32 = 130;
 /// Time between two lines of progress if the output cannot show a progress bar.
 const SAY_EVERY: Duration = Duration::from_secs(60);
+/// Number of lines of the event log that `run` prints for a seed with a violation.
+const STORY_LINES: usize = 40;
+/// Maximum number of runs in which `run` searches for fewer faults of one seed. The scripts of simulations with the
+/// default length usually need fewer.
+const SHRINK_RUNS: usize = 50;
 
 /// Simulates a cluster with faults, and checks what its clients are told
 ///
@@ -43,54 +52,69 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Runs many simulations and reports the seeds with a violation
-    Run {
-        /// Number of seeds
-        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
-        seeds: u64,
-        /// First seed
-        #[arg(long, value_name = "SEED", default_value_t = 1)]
-        first: u64,
-        /// Directory for a file with settings, violations and event log of each seed with a violation
-        #[arg(long, value_name = "DIR", default_value = ".")]
-        artifacts: PathBuf,
-        /// Stop at the first seed with a violation
-        #[arg(long)]
-        stop_at_first: bool,
-        #[command(flatten)]
-        simulation: Simulation,
-    },
+    Run(ManySeeds),
     /// Repeats one simulation and prints its event log, one line an event
-    Replay {
-        /// Seed to repeat
-        seed: u64,
-        #[command(flatten)]
-        simulation: Simulation,
-    },
+    Replay(OneSeed),
     /// Leaves out faults of a seed with a violation, as long as a violation remains
-    Shrink {
-        /// Seed to shrink
-        seed: u64,
-        #[command(flatten)]
-        simulation: Simulation,
-    },
+    Shrink(OneSeed),
 }
 
 #[derive(Debug, Args)]
+struct ManySeeds {
+    /// Number of seeds
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    seeds: u64,
+    /// First seed
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    first: u64,
+    /// Directory for a file with settings, violations and event log of each seed with a violation
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    artifacts: PathBuf,
+    /// Stop at the first seed with a violation
+    #[arg(long)]
+    stop_at_first: bool,
+    /// Number of seeds with a violation to shrink, the first ones, with at most 50 further runs each
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    shrink: u64,
+    #[command(flatten)]
+    simulation: Simulation,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct OneSeed {
+    /// Seed of the simulation
+    #[arg(required_unless_present = "artifact")]
+    seed: Option<u64>,
+    /// File of `run` with the seed and all options of the simulation
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "Simulation"])]
+    artifact: Option<PathBuf>,
+    #[command(flatten)]
+    simulation: Simulation,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+// The group of these options has the name of the type: `--artifact` excludes it.
+#[derive(Debug, Args)]
 struct Simulation {
     /// Number of nodes
-    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u64).range(NODES))]
     nodes: u64,
     /// Number of clients
-    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u64).range(CLIENTS))]
     clients: u64,
     /// Requests of all clients together per virtual second
-    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = clap::value_parser!(u64).range(RATE))]
     rate: u64,
     /// Number of further clients that follow changes: watches of keys and tails of the stream, in turn
-    #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u64).range(SUBSCRIBERS))]
     subscribers: u64,
     /// Virtual seconds in which faults happen
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=100_000))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(SECONDS))]
     seconds: u64,
     /// Kinds of faults, by their names in the event log; all by default
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
@@ -107,15 +131,11 @@ struct Simulation {
     /// Deliberate bug in the nodes, which the simulation must find
     #[arg(long, value_name = "BUG")]
     plant: Option<Plant>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 fn parse_kind(text: &str) -> Result<FaultKind, String> {
     let names = || FaultKind::ALL.map(FaultKind::name).join(", ");
-    let found = FaultKind::ALL.into_iter().find(|kind| kind.name() == text);
-    found.ok_or_else(|| format!("one of: {}", names()))
+    FaultKind::named(text).ok_or_else(|| format!("one of: {}", names()))
 }
 
 impl Simulation {
@@ -136,20 +156,36 @@ impl Simulation {
     }
 }
 
+impl OneSeed {
+    /// Returns the settings of the simulation, and the artifact if it has given them. Warns of an artifact of another
+    /// version of the program.
+    fn settings(&self) -> Result<(Settings, Option<Artifact>), String> {
+        let Some(path) = &self.artifact else {
+            let seed = self.seed.ok_or("a seed or an artifact is needed")?;
+            return Ok((self.simulation.settings(seed), None));
+        };
+        let artifact = Artifact::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        if let Some(warning) = artifact.warning() {
+            eprintln!("warning: {warning}");
+        }
+        Ok((artifact.settings.clone(), Some(artifact)))
+    }
+}
+
 fn main() -> ExitCode {
     let found = match Cli::parse().command {
-        Command::Run { seeds, first, artifacts, stop_at_first, simulation } => {
-            run_many(first..first.saturating_add(seeds), &artifacts, stop_at_first, &simulation)
-        }
-        Command::Replay { seed, simulation } => {
-            let report = run(&simulation.settings(seed));
-            print(&report, simulation.json);
-            !report.violations.is_empty()
-        }
-        Command::Shrink { seed, simulation } => shrink_one(seed, &simulation),
+        Command::Run(many) => Ok(run_many(&many)),
+        Command::Replay(one) => replay_one(&one),
+        Command::Shrink(one) => shrink_one(&one),
     };
     remove_tables();
-    ExitCode::from(u8::from(found))
+    match found {
+        Ok(found) => ExitCode::from(u8::from(found)),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(WRONG_ARGUMENTS)
+        }
+    }
 }
 
 /// Sums and extreme values over the results of all simulations of one call of the program.
@@ -247,19 +283,27 @@ fn print_when_interrupted(totals: Arc<Mutex<Totals>>) {
     });
 }
 
-fn run_many(seeds: std::ops::Range<u64>, artifacts: &Path, stop_at_first: bool, simulation: &Simulation) -> bool {
+fn run_many(many: &ManySeeds) -> bool {
+    let seeds = many.first..many.first.saturating_add(many.seeds);
     let bar = ProgressBar::new(seeds.end - seeds.start);
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {eta} left").expect("a valid template");
     bar.set_style(style);
-    let totals = Arc::new(Mutex::new(Totals::new(simulation.json)));
+    let totals = Arc::new(Mutex::new(Totals::new(many.json)));
     print_when_interrupted(Arc::clone(&totals));
-    let mut said = Instant::now();
+    let (mut said, mut to_shrink) = (Instant::now(), many.shrink);
     for seed in seeds {
-        let report = run(&simulation.settings(seed));
+        let report = run(&many.simulation.settings(seed));
         lock(&totals).add(&report);
         if !report.violations.is_empty() {
-            bar.suspend(|| keep(&report, artifacts));
-            if stop_at_first {
+            bar.suspend(|| {
+                let path = keep(&report, &many.artifacts);
+                eprint!("{}", report.ending(STORY_LINES));
+                if to_shrink > 0 {
+                    shrink_failed(report, &path);
+                }
+            });
+            to_shrink = to_shrink.saturating_sub(1);
+            if many.stop_at_first {
                 break;
             }
         }
@@ -276,15 +320,38 @@ fn run_many(seeds: std::ops::Range<u64>, artifacts: &Path, stop_at_first: bool, 
     !totals.failed.is_empty()
 }
 
-/// Writes a file with the settings, the violations and the event log of a simulation with a violation to the directory
-/// `artifacts`.
-fn keep(report: &Report, artifacts: &Path) {
+/// Writes the artifact of a simulation with a violation to the directory `artifacts`. Returns the path of the file.
+fn keep(report: &Report, artifacts: &Path) -> PathBuf {
     let path = artifacts.join(format!("thalweg-sim-{}.txt", report.settings.seed));
-    let text = format!("{:#}\n\n{}", report.json(), report.story());
-    match std::fs::create_dir_all(artifacts).and_then(|()| std::fs::write(&path, text)) {
+    match std::fs::create_dir_all(artifacts).and_then(|()| std::fs::write(&path, Artifact::text(report))) {
         Ok(()) => eprintln!("{report}: see {}", path.display()),
         Err(error) => eprintln!("{report}; cannot write {}: {error}", path.display()),
     }
+    path
+}
+
+/// Searches for fewer faults with which the seed of the report still has a violation, and prints the command that
+/// repeats the run with the fewest.
+fn shrink_failed(report: Report, artifact: &Path) {
+    let (seed, all) = (report.settings.seed, report.settings.faults_left().len());
+    eprintln!("shrinking seed {seed}, with at most {SHRINK_RUNS} further runs");
+    let bar = ProgressBar::new_spinner();
+    let smaller = shrink_report(report, SHRINK_RUNS, |left| show_faults(&bar, left));
+    bar.finish_and_clear();
+    let (report, runs) = (&smaller.report, smaller.runs);
+    let left = report.settings.faults_left().len();
+    eprintln!("with {left} of its {all} faults, seed {seed} has a violation ({runs} further runs)");
+    report.violations.iter().take(1).for_each(|violation| eprintln!("violation: {violation}"));
+    if smaller.is_cut {
+        let path = artifact.display();
+        eprintln!("the search has ended early: `thalweg-sim shrink --artifact {path}` has no bound on its runs");
+    }
+    eprintln!("repeat it with: {}", report.settings.replay_command());
+}
+
+fn show_faults(bar: &ProgressBar, left: usize) {
+    bar.set_message(format!("{left} faults remain"));
+    bar.tick();
 }
 
 fn print_totals(totals: &Totals) {
@@ -366,21 +433,88 @@ fn print(report: &Report, json: bool) {
     report.violations.iter().for_each(|violation| println!("violation: {violation}"));
 }
 
-fn shrink_one(seed: u64, simulation: &Simulation) -> bool {
+fn replay_one(one: &OneSeed) -> Result<bool, String> {
+    let (settings, artifact) = one.settings()?;
+    let report = run(&settings);
+    print(&report, one.json);
+    if artifact.is_some_and(|artifact| artifact.fingerprint != report.fingerprint) {
+        eprintln!("warning: this is another course than that of the artifact");
+    }
+    Ok(!report.violations.is_empty())
+}
+
+fn shrink_one(one: &OneSeed) -> Result<bool, String> {
+    let (settings, _) = one.settings()?;
     let bar = ProgressBar::new_spinner();
-    let shrunk = shrink(&simulation.settings(seed), |left| {
-        bar.set_message(format!("{left} faults remain"));
-        bar.tick();
-    });
+    let shrunk = shrink(&settings, |left| show_faults(&bar, left));
     bar.finish_and_clear();
     let Some(report) = shrunk else {
-        println!("seed {seed} has no violation");
-        return false;
+        println!("seed {} has no violation", settings.seed);
+        return Ok(false);
     };
-    print(&report, simulation.json);
-    if !simulation.json && !report.settings.without.is_empty() {
-        let without: Vec<String> = report.settings.without.iter().map(usize::to_string).collect();
-        println!("repeat it with: replay {seed} --without {} and the same options", without.join(","));
+    print(&report, one.json);
+    if !one.json {
+        println!("repeat it with: {}", report.settings.replay_command());
     }
-    true
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_seed(arguments: &[&str]) -> Result<OneSeed, String> {
+        let cli = Cli::try_parse_from([&["thalweg-sim"][..], arguments].concat()).map_err(|error| error.to_string())?;
+        match cli.command {
+            Command::Replay(one) | Command::Shrink(one) => Ok(one),
+            Command::Run(_) => Err("it is `run`".to_owned()),
+        }
+    }
+
+    #[test]
+    fn replay_arguments_give_the_same_settings() {
+        let unusual = Settings {
+            seed: 77,
+            nodes: 5,
+            clients: 3,
+            rate: 1_234,
+            subscribers: 0,
+            lasts: Duration::from_secs(31),
+            kinds: vec![FaultKind::SlowThenPowerLoss, FaultKind::Kill],
+            overlap: Overlap::Never,
+            on_leader: true,
+            without: BTreeSet::from([0, 2]),
+            plant: Some(Plant::OptionInApply),
+        };
+        for settings in [Settings::default(), unusual] {
+            let arguments = settings.replay_arguments();
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let one = one_seed(&arguments).expect("valid arguments");
+            assert_eq!(one.settings().expect("settings").0, settings, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn replay_commands_quote_names_of_faults() {
+        let kinds = vec![FaultKind::SlowThenPowerLoss, FaultKind::Kill];
+        let settings = Settings { seed: 4, kinds, without: BTreeSet::from([1]), ..Settings::default() };
+        let expected = "thalweg-sim replay 4 --faults \"slow then power loss,kill\" --without 1";
+        assert_eq!(settings.replay_command(), expected);
+        assert_eq!(Settings::default().replay_command(), "thalweg-sim replay 1");
+    }
+
+    #[test]
+    fn an_artifact_replaces_the_seed_and_all_options() {
+        for command in ["replay", "shrink"] {
+            assert!(one_seed(&[command, "--artifact", "file"]).is_ok());
+            assert!(one_seed(&[command, "--artifact", "file", "--json"]).is_ok());
+            let error = one_seed(&[command]).expect_err("no seed");
+            assert!(error.contains("required"), "{error}");
+            for further in [&["7"][..], &["--nodes", "3"], &["--faults", "kill"], &["--apart"], &["--without", "1"]] {
+                let error =
+                    one_seed(&[&[command, "--artifact", "file"][..], further].concat()).expect_err("a conflict");
+                assert!(error.contains("cannot be used with"), "{error}");
+            }
+        }
+    }
 }

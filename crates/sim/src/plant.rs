@@ -45,3 +45,17 @@ pub enum Plant {
     /// A subscriber to the stream (a tail) gets records of log entries that are written but not committed.
     UncommittedTail,
 }
+
+impl Plant {
+    /// Returns the name of the bug on the command line.
+    #[must_use]
+    pub fn name(self) -> String {
+        self.to_possible_value().expect("no bug is hidden").get_name().to_owned()
+    }
+
+    /// Returns the bug that has this name in artifacts, where bugs have the names of their variants.
+    #[must_use]
+    pub fn in_artifact(name: &str) -> Option<Self> {
+        Self::value_variants().iter().copied().find(|plant| format!("{plant:?}") == name)
+    }
+}

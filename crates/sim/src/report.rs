@@ -96,11 +96,16 @@ impl Report {
     /// Returns the event log as text, with one line for each event.
     #[must_use]
     pub fn story(&self) -> String {
-        let line = |event: &Event| {
-            let place = if event.process == 0 { "-".to_owned() } else { format!("node {}", event.process) };
-            format!("{:>10.6} s  {place:<7} {}\n", event.at.as_secs_f64(), event.text)
-        };
-        self.events.iter().map(line).collect()
+        lines(&self.events)
+    }
+
+    /// Returns the violations, one line each, and the last `max_lines` lines of the event log as text.
+    #[must_use]
+    pub fn ending(&self, max_lines: usize) -> String {
+        let first = self.events.len().saturating_sub(max_lines);
+        let (last, all) = (&self.events[first..], self.events.len());
+        let violations: String = self.violations.iter().map(|violation| format!("violation: {violation}\n")).collect();
+        format!("{violations}the last {} of {all} lines of the event log:\n{}", last.len(), lines(last))
     }
 
     /// Returns the report as JSON. It contains the settings and the program's commit, which are needed to repeat the
@@ -161,6 +166,14 @@ impl fmt::Display for Report {
             self.violations.len()
         )
     }
+}
+
+fn lines(events: &[Event]) -> String {
+    let line = |event: &Event| {
+        let place = if event.process == 0 { "-".to_owned() } else { format!("node {}", event.process) };
+        format!("{:>10.6} s  {place:<7} {}\n", event.at.as_secs_f64(), event.text)
+    };
+    events.iter().map(line).collect()
 }
 
 /// Returns the commit of the running program. If the variable `THALWEG_COMMIT` was set while building, it is that

@@ -1,6 +1,9 @@
 //! Short simulations: without a planted bug none finds a violation, and with one each bug is found.
 
-use std::{process::Command, time::Duration};
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
 
 use clap::ValueEnum as _;
 use thalweg_sim::{
@@ -280,5 +283,61 @@ fn the_command_reports_a_violation_and_keeps_its_story() {
         let told = format!("fault {}: {} of", fault["number"], fault["kind"].as_str().expect("a kind"));
         assert!(story.contains(&told), "{told} is not in {story}");
     }
+    std::fs::remove_dir_all(&dir).expect("the directory can be removed");
+}
+
+/// Runs the command with these arguments. Returns its output, and the text of standard output and standard error.
+fn command(arguments: &[&str]) -> (Output, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_thalweg-sim")).args(arguments).output().expect("the command runs");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    (output, stdout, stderr)
+}
+
+#[test]
+fn the_command_shrinks_a_failing_seed_and_repeats_it_from_its_artifact() {
+    let dir = std::env::temp_dir().join(format!("thalweg-sim-artifact-{}", std::process::id()));
+    let artifacts = dir.to_str().expect("a path of text");
+    let options = ["--seconds", "4", "--subscribers", "0", "--faults", "transfer", "--plant", "option-in-apply"];
+    let many = ["run", "--seeds", "5", "--stop-at-first", "--artifacts", artifacts];
+    let (output, _, stderr) = command(&[&many[..], &options[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr.contains("violation: ") && stderr.contains("lines of the event log:\n"), "{stderr}");
+    let repeat = stderr.lines().find_map(|line| line.strip_prefix("repeat it with: thalweg-sim ")).expect("a command");
+    let (output, stdout, _) = command(&repeat.split(' ').collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(1), "{repeat}");
+    assert!(stdout.contains("violation: "), "{stdout}");
+
+    let file = std::fs::read_dir(&dir).expect("artifacts").next().expect("an artifact").expect("an entry").path();
+    let kept = std::fs::read_to_string(&file).expect("text");
+    let (_, story) = kept.split_once("\n\n").expect("a story");
+    let last = story.lines().next_back().expect("a line");
+    assert!(stderr.contains(last), "{last} is not in {stderr}");
+    let path = file.to_str().expect("a path of text");
+    let (output, stdout, stderr) = command(&["replay", "--artifact", path]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stdout.starts_with(story) && !stderr.contains("another course than"), "{stdout}{stderr}");
+    let (_, stdout, _) = command(&["shrink", "--artifact", path]);
+    assert!(stdout.contains(&format!("repeat it with: thalweg-sim {repeat}\n")), "{stdout}");
+
+    let cut = dir.join("cut.txt");
+    std::fs::write(&cut, &kept[..100]).expect("the file can be written");
+    for wrong in [cut, dir.join("missing.txt")] {
+        let (output, _, stderr) = command(&["replay", "--artifact", wrong.to_str().expect("a path of text")]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stderr.starts_with("error: cannot read ") && stderr.lines().count() == 1, "{stderr}");
+    }
+    std::fs::remove_dir_all(&dir).expect("the directory can be removed");
+}
+
+#[test]
+fn the_command_shrinks_no_seed_if_none_may_be_shrunk() {
+    let dir = std::env::temp_dir().join(format!("thalweg-sim-whole-{}", std::process::id()));
+    let artifacts = dir.to_str().expect("a path of text");
+    let options = ["--seconds", "4", "--subscribers", "0", "--faults", "transfer", "--plant", "option-in-apply"];
+    let many = ["run", "--seeds", "5", "--stop-at-first", "--shrink", "0", "--artifacts", artifacts];
+    let (output, _, stderr) = command(&[&many[..], &options[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr.contains("violation: ") && !stderr.contains("repeat it with"), "{stderr}");
     std::fs::remove_dir_all(&dir).expect("the directory can be removed");
 }
