@@ -267,7 +267,12 @@ fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
             assert_eq!(log.segments().len(), 3, "{context}");
             let freed = log.segments()[1].clone();
             log.release(freed.next);
+            let recycled = log.stats().recycled;
             log.free(freed.generation).unwrap();
+            // Only a file that was overwritten for later use leaves a hole after a power loss.
+            while log.stats().recycled == recycled {
+                pause();
+            }
             drop(log);
             for loss in 0..6 {
                 let context = format!("{context}, then {loss}");
