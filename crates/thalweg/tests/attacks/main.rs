@@ -21,7 +21,8 @@
 //! [`MAX_BESIDE`] times that one. A thread that only sleeps runs beside the good client, too. The table has its
 //! lateness, and a failed bound says how many of the slow requests fell into it.
 //!
-//! Each attack names the metrics that show that it reaches its bound, and lasts until they have grown.
+//! Each attack names what shows that it reaches its bound, and lasts until this has grown: metrics of the server, or
+//! counts of the attacker's replies where no metric belongs to the attacker alone.
 //!
 //! Owns: the good client and its bounds ([`good`], [`subscribers`]), the attacks ([`attacks`]), and the table of
 //! results. Does not own: tests of each limit itself, which are in `server/tests`.
@@ -143,6 +144,8 @@ pub(crate) struct Progress {
     pub(crate) served: AtomicU64,
     /// Requests and connections of the attacker that the server refused or closed.
     pub(crate) refused: AtomicU64,
+    /// Replies to the attacker that only a request which reaches the attack's bound gets.
+    pub(crate) proofs: AtomicU64,
 }
 
 /// Duration of each attack, and whether the promised bounds hold. The suite's other tests use short attacks.
@@ -186,6 +189,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn withstand(attack: &Attack) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (duration, is_strict) = seconds();
+    assert!(!attack.reaches.is_empty() || !attack.holds.is_empty(), "{} could do nothing and pass", attack.name);
     let server = Server::start(attack.flags);
     let bound = explained(attack.flags);
     (attack.prepare)(&server);
