@@ -212,8 +212,8 @@ pub(crate) fn patterns_behind_a_write() -> Attack {
     }
 }
 
-/// A transaction of 20,000 scans with a limit of one pair over rows that were deleted. The server parses it, and rejects
-/// it because of its number of operations.
+/// A transaction of 20,000 scans with a limit of one pair over rows that were deleted. The server parses it, and
+/// rejects it because of its number of operations.
 pub(crate) fn scans_over_deleted_rows() -> Attack {
     Attack {
         name: "20,000 scans over deleted rows in one /v1/txn",
