@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{HANG, Progress, Server, connect, redis::encode};
+use crate::{HANG, Progress, Server, connect, good::exchange, redis::encode};
 
 const MIB: usize = 1 << 20;
 
@@ -32,9 +32,12 @@ pub(crate) struct Attack {
     pub(crate) flags: &'static [&'static str],
     /// True if the good client connects before the attack, and keeps its connections.
     pub(crate) connects_before: bool,
-    /// Metrics of the server that must grow during the attack, or [`REFUSED`]: they show that the attack reaches its
-    /// bound.
+    /// Metrics of the server that must grow during the attack, or counts of the attacker ([`REFUSED`], [`SERVED`],
+    /// [`PROOFS`]): they show that the attack reaches its bound.
     pub(crate) reaches: &'static [&'static str],
+    /// Metrics of the server that must have at least this value at a time during the attack. They show that the
+    /// attacker holds as much as it wants to hold.
+    pub(crate) holds: &'static [(&'static str, f64)],
     /// Metrics of the server that must then become 0 while the attack continues: the server takes back what the
     /// attacker holds, also if the attacker cannot notice it.
     pub(crate) loses: &'static [&'static str],
@@ -49,6 +52,11 @@ pub(crate) struct Attack {
 
 /// Stands for the attacker's refused requests and closed connections in [`Attack::reaches`].
 pub(crate) const REFUSED: &str = "refused";
+/// Stands for the attacker's requests that the server carried out in [`Attack::reaches`].
+pub(crate) const SERVED: &str = "served";
+/// Stands for the replies in [`Attack::reaches`] that only a request which reaches the attack's bound gets
+/// ([`Progress::proofs`]).
+pub(crate) const PROOFS: &str = "replies that show that the bound is reached";
 
 /// Attack of one thread that needs nothing.
 const PLAIN: Attack = Attack {
@@ -57,6 +65,7 @@ const PLAIN: Attack = Attack {
     flags: &[],
     connects_before: false,
     reaches: &[],
+    holds: &[],
     loses: &[],
     prepare: |_| {},
     aim: |_, _| Ok(()),
@@ -74,13 +83,15 @@ impl Attack {
     pub(crate) fn reached(&self, server: &Server, progress: &Progress) -> Vec<f64> {
         let value = |name: &&str| match *name {
             REFUSED => progress.refused.load(Ordering::Relaxed) as f64,
+            SERVED => progress.served.load(Ordering::Relaxed) as f64,
+            PROOFS => progress.proofs.load(Ordering::Relaxed) as f64,
             name => server.metric(name),
         };
         self.reaches.iter().map(value).collect()
     }
 
-    /// Waits until all metrics that the attack must raise are above their values `before` the attack, and all metrics
-    /// that it must lower are 0. Returns the metrics that do not get there.
+    /// Waits until all metrics that the attack must raise are above their values `before` the attack, those of what it
+    /// holds have their values, and all metrics that it must lower are 0. Returns the metrics that do not get there.
     pub(crate) fn await_bounds(
         &self,
         server: &Server,
@@ -96,8 +107,12 @@ impl Attack {
                 .zip(before.iter().zip(reached))
                 .filter(|(_, (before, now))| *now <= before.max(0.0) || now.is_nan());
             let missing = missing.map(|(name, _)| *name);
+            let free = self.holds.iter().filter(|(name, least)| {
+                let value = server.metric(name);
+                value.is_nan() || value < *least
+            });
             let held = self.loses.iter().copied().filter(|name| server.metric(name) != 0.0);
-            let missing: Vec<_> = missing.chain(held).collect();
+            let missing: Vec<_> = missing.chain(free.map(|(name, _)| *name)).chain(held).collect();
             if missing.is_empty() {
                 return Ok(());
             }
@@ -119,6 +134,21 @@ impl Progress {
         let is_served = reply.is_ok_and(|reply| !reply.is_empty() && !is_refusal(&reply));
         (if is_served { &self.served } else { &self.refused }).fetch_add(1, Ordering::Relaxed);
     }
+
+    /// Counts a reply like [`count`](Self::count). If `is_proof` returns true for it, it shows that the attack reaches
+    /// its bound.
+    fn count_proof(&self, reply: std::io::Result<Vec<u8>>, is_proof: impl FnOnce(&[u8]) -> bool) {
+        if reply.as_ref().is_ok_and(|reply| is_proof(reply)) {
+            self.proofs.fetch_add(1, Ordering::Relaxed);
+        }
+        self.count(reply);
+    }
+}
+
+/// Returns true if a reply rejects a transaction over HTTP because it is too large or takes too many steps. A malformed
+/// request gets another status.
+fn is_too_large(reply: &[u8]) -> bool {
+    reply.starts_with(b"HTTP/1.1 413")
 }
 
 /// Reads at least one byte of a reply, at most until the server has sent nothing for 300 ms after it.
@@ -182,10 +212,12 @@ pub(crate) fn patterns_behind_a_write() -> Attack {
     }
 }
 
-/// A transaction of 20,000 scans with a limit of one pair over rows that were deleted.
+/// A transaction of 20,000 scans with a limit of one pair over rows that were deleted. The server parses it, and
+/// rejects it because of its number of operations.
 pub(crate) fn scans_over_deleted_rows() -> Attack {
     Attack {
         name: "20,000 scans over deleted rows in one /v1/txn",
+        reaches: &[PROOFS],
         threads: 2,
         prepare: delete_20_000_keys,
         run: |server, from, _, progress| scan_behind_a_put(server, from, progress, 20_000, 1),
@@ -193,10 +225,12 @@ pub(crate) fn scans_over_deleted_rows() -> Attack {
     }
 }
 
-/// The most scans that a transaction may have, each over deleted rows and a hundred other pairs.
+/// The most scans that a transaction may have, each over deleted rows and a hundred other pairs. They take more steps
+/// than a command may take, so the state machine rejects the transaction after it has used all of them.
 pub(crate) fn as_many_scans_as_possible() -> Attack {
     Attack {
         name: "1,000 scans over 100 pairs in one /v1/txn",
+        reaches: &[PROOFS],
         threads: 2,
         prepare: |server| {
             delete_20_000_keys(server);
@@ -222,13 +256,13 @@ fn delete_20_000_keys(server: &Server) {
     }
 }
 
-/// Sends transactions of a put and `count` scans of up to `limit` pairs, until the attack is over.
+/// Sends transactions of a put and `count` scans of up to `limit` pairs, until the attack is over. Each is rejected.
 fn scan_behind_a_put(server: &Server, from: Ipv4Addr, progress: &Progress, count: usize, limit: u32) {
     let scans = vec![format!(r#"{{"op":"scan","keyspace":"redis","limit":{limit}}}"#); count].join(",");
     let body = format!(r#"{{"then":[{{"op":"put","keyspace":"redis","key":"zz","value":"v"}},{scans}]}}"#);
     let request = post("/v1/txn", &body);
     while !progress.is_over() {
-        progress.count(call(from, server.http, &request));
+        progress.count_proof(call(from, server.http, &request), is_too_large);
     }
 }
 
@@ -236,42 +270,60 @@ fn scan_behind_a_put(server: &Server, from: Ipv4Addr, progress: &Progress, count
 pub(crate) fn growing_values_in_one_transaction() -> Attack {
     Attack {
         name: "SETRANGE/APPEND chains on an 8 MiB value",
+        reaches: &[PROOFS, r#"thalweg_resp_commands_total{command="exec"}"#],
         threads: 2,
         run: |server, from, number, progress| {
+            const PAIRS: usize = 500;
             let mut burst = encode("MULTI");
             burst.extend(encode(&format!("SETRANGE big{number} {} x", 8 * MIB - 2000)));
-            for _ in 0..500 {
+            for _ in 0..PAIRS {
                 burst.extend(encode(&format!("APPEND big{number} y")));
                 burst.extend(encode(&format!("SETRANGE big{number} 5 z")));
             }
             burst.extend(encode("EXEC"));
+            let has = |reply: &[u8], part: &[u8]| reply.windows(part.len()).any(|window| window == part);
+            // A line for `MULTI`, `SETRANGE`, each other command, and `EXEC`, and the first of its replies.
+            let lines = 2 * PAIRS + 4;
+            let is_whole = |reply: &[u8]| {
+                reply.ends_with(b"\r\n")
+                    && (has(reply, b"\n-") || reply.iter().filter(|byte| **byte == b'\n').count() >= lines)
+            };
             while !progress.is_over() {
-                progress.count(call(from, server.resp, &burst).map(|reply| {
-                    let is_refused = reply.windows(2).any(|pair| pair == b"\n-");
-                    if is_refused { b"-".to_vec() } else { reply }
-                }));
+                let answer = connect(from, server.resp)
+                    .map_err(|error| error.to_string())
+                    .and_then(|mut stream| exchange(&mut stream, &burst, is_whole));
+                let answer = answer.map_err(std::io::Error::other);
+                let is_proof = answer.as_ref().is_ok_and(|reply| has(reply, b"\n-ERR too expensive"));
+                let is_refused = answer.as_ref().is_ok_and(|reply| has(reply, b"\n-"));
+                let answer = answer.map(|reply| if is_refused { b"-".to_vec() } else { reply });
+                progress.count_proof(answer, |_| is_proof);
             }
         },
         ..PLAIN
     }
 }
 
-/// Heads of `PUT` that announce a body of 16 MiB and send none of it.
+/// Heads of `PUT` that announce a body of 16 MiB, the most that `max_body_bytes` permits, and send none of it. The
+/// server must wait for all of these bodies.
 pub(crate) fn announced_bodies_over_http() -> Attack {
     Attack {
         name: "PUT heads that announce 16 MiB",
+        holds: &[(r#"thalweg_http_in_use{bound="requests"}"#, 60.0)],
         run: |server, from, _, progress| {
-            let head = b"PUT /v1/kv/bad/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8388608\r\n\r\n";
-            hold(server.http, from, 64, head, progress);
+            let announced = 16 * MIB;
+            let head = format!("PUT /v1/kv/bad/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: {announced}\r\n\r\n");
+            hold(server.http, from, 64, head.as_bytes(), progress);
         },
         ..PLAIN
     }
 }
 
-/// Handshakes on the native port, each followed by the header of a frame of 16 MiB and nothing else.
+/// Handshakes on the native port, each followed by the header of a frame of 16 MiB and nothing else. The server must
+/// wait for all of these frames.
 pub(crate) fn announced_frames_over_native() -> Attack {
     Attack {
         name: "native headers that announce 16 MiB",
+        holds: &[("thalweg_native_connections", 60.0)],
         run: |server, from, _, progress| {
             // As in docs/formats/wire.md: magic, versions, largest frame, keepalive, name, no features.
             let hello = [&b"TLWG"[..], &[1, 0, 1, 0], &(1_u32 << 20).to_le_bytes(), &[0; 4], &[1, 0], b"a", &[0; 4]];
@@ -411,10 +463,11 @@ pub(crate) fn unread_tails() -> Attack {
     }
 }
 
-/// Subscribers of a Redis channel that never read, and a publisher of long messages to them.
+/// Subscribers of a Redis channel that hardly read, and a publisher of long messages to them. Their queues overflow.
 pub(crate) fn unread_subscriptions() -> Attack {
     Attack {
         name: "subscribers that are never read",
+        reaches: &["thalweg_subject_disconnected_links_total"],
         threads: 2,
         run: |server, from, number, progress| {
             if number == 0 {

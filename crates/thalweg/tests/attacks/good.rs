@@ -6,13 +6,13 @@ use std::{
     fmt,
     io::{Read, Write},
     net::TcpStream,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use crate::{
-    HANG, OWN, Server, connect,
+    HANG, OWN, Peak, Server, connect,
     redis::encode,
     subscribers::{Subscriber, publication},
 };
@@ -119,13 +119,13 @@ impl Clients {
 /// Request at which an attack aims, beyond those that are measured during all attacks.
 pub(crate) type Aim<'a> = &'a (dyn Fn() -> Result<(), String> + Sync);
 
-/// Runs the good client for `duration`. `peak` becomes the largest memory of the server in bytes.
+/// Runs the good client for `duration`, and samples the memory of the server meanwhile.
 pub(crate) fn measure(
     server: &Server,
     clients: &mut Clients,
     aim: Aim<'_>,
     duration: Duration,
-    peak: &AtomicU64,
+    peak: &Peak,
 ) -> Service {
     let begun = Instant::now();
     let is_over = &AtomicBool::new(false);
@@ -205,7 +205,7 @@ fn measure_kind(
     client: &mut Client,
     kind: u32,
     (begun, duration): (Instant, Duration),
-    peak: &AtomicU64,
+    peak: &Peak,
     published: &AtomicU32,
 ) -> Kind {
     let mut found = Kind::default();
@@ -230,7 +230,7 @@ fn measure_kind(
         }
         found.requests.push((begun + due, begun.elapsed().saturating_sub(due)));
         if number.is_multiple_of(12) {
-            peak.fetch_max(server.memory(), Ordering::Relaxed);
+            peak.sample(server);
         }
     }
     found

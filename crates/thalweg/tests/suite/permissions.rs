@@ -1,4 +1,5 @@
-//! Permissions of the files that a server, a backup and a restore write, and warnings about those of others.
+//! Permissions of the files that a server, a backup and a restore write, and warnings about those of others and about
+//! wrong passwords.
 
 use std::{
     fs,
@@ -6,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::node::{Node, command, run};
+use crate::{
+    node::{Node, command, run},
+    redis::{Redis, Reply, address},
+};
 
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
@@ -126,4 +130,19 @@ fn the_server_warns_of_files_that_others_can_change() {
     node.signal(libc::SIGTERM);
     let (_, log) = node.wait(crate::node::PATIENCE);
     assert!(!log.contains("other users"), "{log}");
+}
+
+#[test]
+fn the_server_warns_of_a_wrong_password_without_showing_it() {
+    let root = tempfile::tempdir().unwrap();
+    let flags = ["--resp", "127.0.0.1:0", "--resp-password", "hunter2"];
+    let node = Node::start_with(&root.path().join("data"), &flags);
+    let answer = Redis::connect(&address(&node)).call("AUTH swordfish");
+    assert!(matches!(&answer, Reply::Error(text) if text.starts_with("WRONGPASS")), "{answer:?}");
+    node.signal(libc::SIGTERM);
+    let (status, log) = node.wait(crate::node::PATIENCE);
+    assert!(status.success(), "{log}");
+    let warning = log.lines().find(|line| line.contains("a Redis client sent a wrong password"));
+    assert!(warning.is_some_and(|line| line.contains("127.0.0.1")), "the warning names the client's address: {log}");
+    assert!(!log.contains("swordfish") && !log.contains("hunter2"), "{log}");
 }

@@ -62,9 +62,7 @@ fn serves_unread() -> bool {
 fn signals_while_the_directory_is_opened_end_with_0() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path());
-    for n in 0..50 {
-        node.cli(&["put", "k", &n.to_string(), "v"]).ok();
-    }
+    let count = commit_expensive_transactions(&node);
     node.kill();
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let mut serve = command();
@@ -77,9 +75,28 @@ fn signals_while_the_directory_is_opened_end_with_0() {
         let rest: Vec<String> = log.collect();
         let status = wait_for(&mut child, PATIENCE).expect("it ends in time");
         assert_eq!(status.code(), Some(0), "{status}\n{}", rest.join("\n"));
+        let is_met = rest.iter().any(|line| line.contains("stopping on a signal while the data directory is opened"));
+        assert!(is_met, "the directory was open before the signal arrived\n{}", rest.join("\n"));
     }
     let node = Node::start(dir.path());
-    assert_eq!(node.cli(&["get", "k", "49"]).ok(), "v");
+    assert_eq!(node.cli(&["get", "k", "last"]).ok(), (count - 1).to_string());
+}
+
+/// Commits transactions for a second that are short, but take most of the steps that a command may take. Applying them
+/// takes a large part of that second, so their replay takes long enough for a signal to meet it. Returns the number of
+/// transactions.
+fn commit_expensive_transactions(node: &Node) -> usize {
+    let agent = ureq::Agent::new_with_defaults();
+    let scans = vec![r#"{"op":"scan","keyspace":"k","limit":1}"#; 900].join(",");
+    let (begun, mut count) = (Instant::now(), 0);
+    while begun.elapsed() < Duration::from_secs(1) {
+        let put = format!(r#"{{"op":"put","keyspace":"k","key":"last","value":"{count}"}}"#);
+        let request = agent.post(format!("{}/v1/txn", node.url)).header("content-type", "application/json");
+        let mut reply = request.send(format!(r#"{{"then":[{put},{scans}],"durability":"os"}}"#)).unwrap();
+        reply.body_mut().read_to_string().unwrap();
+        count += 1;
+    }
+    count
 }
 
 #[test]

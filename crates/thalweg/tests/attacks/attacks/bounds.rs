@@ -46,11 +46,13 @@ pub(crate) fn unread_watches() -> Attack {
     }
 }
 
-/// Watches that are never read, of a key that is set to values of 7 MiB all the time.
+/// Watches that are never read, of a key that is set to values of 7 MiB all the time. At least one page with such a
+/// value must wait for a client.
 pub(crate) fn unread_watches_of_large_values() -> Attack {
     Attack {
         name: "watches of large values that are never read",
         threads: 2,
+        holds: &[(r#"thalweg_http_in_use{bound="reply_bytes"}"#, 7e6)],
         prepare: |server| {
             let mut stream = connect(OWN, server.resp).unwrap();
             stream.write_all(&encode("SET watched 1")).unwrap();

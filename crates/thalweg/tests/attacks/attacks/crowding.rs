@@ -4,7 +4,7 @@
 use std::{io::Write, net::Ipv4Addr, time::Duration};
 
 use super::{
-    Attack, PLAIN, REFUSED,
+    Attack, PLAIN, PROOFS, REFUSED, SERVED,
     bounds::{put, repeat},
     call, fill, post, reply,
 };
@@ -23,6 +23,7 @@ pub(crate) fn deleted_prefixes() -> Attack {
     Attack {
         name: "1,024 deleted prefixes",
         threads: 3,
+        reaches: &[PROOFS, "thalweg_swept_rows_total"],
         prepare: |server| {
             // The sweep goes through the keyspaces in the order of their creation.
             fill(server, 20_000);
@@ -79,7 +80,9 @@ fn delete_nested_prefixes(server: &Server, from: Ipv4Addr, progress: &Progress) 
             |len: &usize| format!(r#"{{"op":"delete_prefix","keyspace":"nested","prefix":"{}"}}"#, "a".repeat(*len));
         let deletes: Vec<_> = lengths.iter().map(delete).collect();
         let body = format!(r#"{{"then":[{}],"durability":"os"}}"#, deletes.join(","));
-        progress.count(call(from, server.http, &post("/v1/txn", &body)));
+        // The first deletes succeed: the shortest prefix replaces those that still wait.
+        progress
+            .count_proof(call(from, server.http, &post("/v1/txn", &body)), |reply| reply.starts_with(b"HTTP/1.1 200"));
     }
 }
 
@@ -125,6 +128,7 @@ pub(crate) fn scan_cursors() -> Attack {
     Attack {
         name: "SCANs that never continue",
         threads: 2,
+        reaches: &[SERVED],
         prepare: |server| fill(server, 1_000),
         aim: |server, from| {
             // The clients of one address share its cursors.
