@@ -6,7 +6,8 @@
 use std::{io::Write, net::Ipv4Addr, time::Duration};
 
 use super::{
-    Attack, MIB, PLAIN, REFUSED, call, fill, get, hold, is_refusal, never_read, post, reply, slow::http2_streams,
+    Attack, MIB, PLAIN, REFUSED, SERVED, call, fill, get, hold, is_refusal, never_read, post, reply,
+    slow::http2_streams,
 };
 use crate::{OWN, Progress, Server, connect, redis::encode};
 
@@ -46,13 +47,12 @@ pub(crate) fn unread_watches() -> Attack {
     }
 }
 
-/// Watches that are never read, of a key that is set to values of 7 MiB all the time. At least one page with such a
-/// value must wait for a client.
+/// Watches that are never read, of a key that is set to values of 7 MiB all the time.
 pub(crate) fn unread_watches_of_large_values() -> Attack {
     Attack {
         name: "watches of large values that are never read",
         threads: 2,
-        holds: &[(r#"thalweg_http_in_use{bound="reply_bytes"}"#, 7e6)],
+        reaches: &[SERVED],
         prepare: |server| {
             let mut stream = connect(OWN, server.resp).unwrap();
             stream.write_all(&encode("SET watched 1")).unwrap();
