@@ -226,7 +226,7 @@ fn check_digests(cluster: &Cluster) {
 /// Waits until all nodes have applied the last committed log entry and no node is being replaced, and compares the
 /// digests of their states. A node may find damage in its files after the faults ended, in a compaction for example.
 async fn check_equal(cluster: &Cluster) {
-    let begun = now();
+    let (started, mut begun) = (now(), now());
     loop {
         let last = cluster.truth().last();
         let is_behind = |id: &ProcessId| cluster.running(*id).map(|running| running.applied()) < last;
@@ -235,7 +235,10 @@ async fn check_equal(cluster: &Cluster) {
         if behind.is_empty() && !is_replacing {
             return check_digests(cluster);
         }
-        if now() > begun + if is_replacing { REPLACED_WITHIN } else { PROGRESS_WITHIN } {
+        // After a replacement, the nodes have the usual time again.
+        begun = if is_replacing { now() } else { begun };
+        let end = if is_replacing { started + REPLACED_WITHIN } else { begun + PROGRESS_WITHIN };
+        if now() > end {
             let text = match is_replacing {
                 true => format!("a node was not replaced within {REPLACED_WITHIN:?} after the clients stopped"),
                 false => format!("nodes {behind:?} do not reach entry {last:?}"),

@@ -270,7 +270,9 @@ fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
             let recycled = log.stats().recycled;
             log.free(freed.generation).unwrap();
             // Only a file that was overwritten for later use leaves a hole after a power loss.
+            let begun = std::time::Instant::now();
             while log.stats().recycled == recycled {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{context}: the file was not overwritten");
                 pause();
             }
             drop(log);

@@ -385,7 +385,7 @@ pub(crate) fn idle_connections() -> Attack {
 }
 
 /// Sends a request over each of `count` connections and never reads the replies. A refused request is sent again after
-/// a while.
+/// a while. A reply that has begun and stays unread counts as a proof.
 fn never_read(to: SocketAddr, from: Ipv4Addr, count: usize, request: &[u8], progress: &Progress) {
     const AGAIN: usize = 10;
     let mut streams: Vec<(TcpStream, bool)> = Vec::new();
@@ -410,6 +410,7 @@ fn never_read(to: SocketAddr, from: Ipv4Addr, count: usize, request: &[u8], prog
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => true,
                 Ok(1..) if !is_refusal(&head) => {
                     progress.served.fetch_add(1, Ordering::Relaxed);
+                    progress.proofs.fetch_add(1, Ordering::Relaxed);
                     *is_served = true;
                     true
                 }

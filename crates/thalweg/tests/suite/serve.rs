@@ -82,21 +82,19 @@ fn signals_while_the_directory_is_opened_end_with_0() {
     assert_eq!(node.cli(&["get", "k", "last"]).ok(), (count - 1).to_string());
 }
 
-/// Commits transactions for a second that are short, but take most of the steps that a command may take. Applying them
-/// takes a large part of that second, so their replay takes long enough for a signal to meet it. Returns the number of
-/// transactions.
+/// Commits transactions that are short, but take most of the steps that a command may take, so their replay takes long
+/// enough for a signal to meet it. Returns the number of transactions.
 fn commit_expensive_transactions(node: &Node) -> usize {
+    const COUNT: usize = 300;
     let agent = ureq::Agent::new_with_defaults();
     let scans = vec![r#"{"op":"scan","keyspace":"k","limit":1}"#; 900].join(",");
-    let (begun, mut count) = (Instant::now(), 0);
-    while begun.elapsed() < Duration::from_secs(1) {
+    for count in 0..COUNT {
         let put = format!(r#"{{"op":"put","keyspace":"k","key":"last","value":"{count}"}}"#);
         let request = agent.post(format!("{}/v1/txn", node.url)).header("content-type", "application/json");
         let mut reply = request.send(format!(r#"{{"then":[{put},{scans}],"durability":"os"}}"#)).unwrap();
         reply.body_mut().read_to_string().unwrap();
-        count += 1;
     }
-    count
+    COUNT
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::{io::Write, net::Ipv4Addr, time::Duration};
 
 use super::{
-    Attack, MIB, PLAIN, REFUSED, SERVED, call, fill, get, hold, is_refusal, never_read, post, reply,
+    Attack, MIB, PLAIN, PROOFS, REFUSED, call, fill, get, hold, is_refusal, never_read, post, reply,
     slow::http2_streams,
 };
 use crate::{OWN, Progress, Server, connect, redis::encode};
@@ -52,7 +52,7 @@ pub(crate) fn unread_watches_of_large_values() -> Attack {
     Attack {
         name: "watches of large values that are never read",
         threads: 2,
-        reaches: &[SERVED],
+        reaches: &[PROOFS],
         prepare: |server| {
             let mut stream = connect(OWN, server.resp).unwrap();
             stream.write_all(&encode("SET watched 1")).unwrap();
