@@ -49,6 +49,8 @@ use crate::{
 
 /// Time between two steps of the background work of a node's log.
 const STEP: Duration = Duration::from_millis(2);
+/// Text of each error of a state that accepts no writes until it is opened again.
+const STATE_STOPPED: &str = "after an earlier failure";
 /// Free bytes on a disk below which a node with redb runs no maintenance.
 const MIN_FREE_BYTES: u64 = 16 << 20;
 /// Time without an answer from a follower. After this time, the leader keeps no log entries for it.
@@ -216,6 +218,8 @@ pub struct NodeParts {
     pub is_flipped: Cell<bool>,
     /// True once the simulation has requested a repair of the node in place.
     pub was_repaired: Cell<bool>,
+    /// True if the node's disk has been full since the node's database was last opened.
+    was_full: Cell<bool>,
     /// True while the simulated disk fails each attempt of the node to switch to the state of a received snapshot.
     pub fails_switch: Cell<bool>,
     /// True from the request to cut the node's power until the node has crashed.
@@ -244,6 +248,7 @@ impl NodeParts {
             is_full: Cell::default(),
             is_flipped: Cell::default(),
             was_repaired: Cell::default(),
+            was_full: Cell::default(),
             fails_switch: Cell::default(),
             is_power_cut: Cell::default(),
             clock_error: Arc::default(),
@@ -265,6 +270,7 @@ impl NodeParts {
         let used = u64::MAX - disk.free_bytes().unwrap_or(u64::MAX);
         disk.set_capacity(used + free);
         self.is_full.set(true);
+        self.was_full.set(true);
         free
     }
 
@@ -278,6 +284,13 @@ impl NodeParts {
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         self.is_full.get()
+    }
+
+    /// Returns true if the node may stop because redb has found the disk full. redb then fails until it is opened again.
+    /// In the product, the thread that persists the state waits for room instead; a stepped backend has no threads.
+    pub(crate) fn has_met_full_disk(&self, reason: &str) -> bool {
+        let is_redb = self.options.get().backend == BackendKind::Redb;
+        is_redb && self.was_full.get() && reason.contains(STATE_STOPPED)
     }
 
     /// Makes the node's next `attempts` to switch to the state of a snapshot fail.
@@ -395,6 +408,7 @@ impl NodeParts {
         failed: impl Fn(String) + 'static,
     ) -> io::Result<()> {
         let db = self.open(plant)?;
+        self.was_full.set(self.is_full.get());
         let MemberParts { log, machine, member } = db.member_parts().expect("it is opened as a member");
         let queue = Arc::new(SyncQueue::new(log.clone()));
         let syncs = Arc::new(Syncs {

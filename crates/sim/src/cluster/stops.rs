@@ -20,9 +20,9 @@ enum Recovery {
 }
 
 impl Cluster {
-    /// Records that a node cannot continue. Reports a violation unless one of four reasons explains it: the node's
-    /// files are damaged, its power is off, an fsync has failed, or its switch to the state of a snapshot has failed.
-    /// Restarts the node after a failed fsync or switch.
+    /// Records that a node cannot continue. Reports a violation unless one of five reasons explains it: the node's
+    /// files are damaged, its power is off, an fsync has failed, its switch to the state of a snapshot has failed, or
+    /// redb has found the disk full. Restarts the node after the last three.
     pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
         match self.judge_stop(id, reason) {
             None => {}
@@ -52,6 +52,10 @@ impl Cluster {
         if parts.has_failed_sync() {
             return Some(Recovery::RestartAfterFailedSync);
         }
+        if parts.has_met_full_disk(reason) {
+            record(id, format!("stops, because redb has found the disk full: {reason}"));
+            return Some(Recovery::Restart);
+        }
         if !parts.is_flipped.get() {
             self.0.truth.violation(id, format!("node {id} stops by itself: {reason}"));
             return None;
@@ -67,7 +71,8 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{runtime::simulate, settings::Settings};
+    use crate::{backends::NodeOptions, runtime::simulate, settings::Settings};
+    use thalweg_engine::BackendKind;
 
     #[test]
     fn a_failing_switch_excuses_no_stop_for_another_reason() {
@@ -79,5 +84,24 @@ mod tests {
             (parts.fails_switch.get(), recovery.is_some(), cluster.truth().violations().len())
         });
         assert_eq!(stopped.output, Ok((true, false, 1)));
+    }
+
+    #[test]
+    fn only_redb_may_stop_after_a_full_disk() {
+        let stopped = simulate(1, async {
+            let cluster = Cluster::new(Settings::default());
+            let parts = cluster.parts(1);
+            let judge = |backend, is_full| {
+                parts.options.set(NodeOptions::with_backend(backend));
+                if is_full {
+                    parts.fill_disk(0);
+                }
+                cluster.judge_stop(1, "the state rejects writes after an earlier failure: I/O error").is_some()
+            };
+            let recovered = [(BackendKind::Redb, false), (BackendKind::Memory, true), (BackendKind::Redb, true)]
+                .map(|(backend, is_full)| judge(backend, is_full));
+            (recovered, cluster.truth().violations().len())
+        });
+        assert_eq!(stopped.output, Ok(([false, false, true], 2)));
     }
 }
