@@ -10,8 +10,9 @@ use thalweg_server::config::{AvailableMemory, Layers};
 
 use crate::failure::Failure;
 
-/// Returns the engine's default options with the bounds on memory that `serve` has by default. A command in a control
-/// group with little memory then stays within its limit.
+/// Returns the engine's default options with the bounds on memory that `serve` has by default. The database that a
+/// command opens in a control group with little memory then stays within the group's limit. The command's own buffers
+/// are not counted.
 pub(crate) fn options() -> Result<Options, Failure> {
     options_within(AvailableMemory::of_this_process())
 }
